@@ -166,3 +166,50 @@ def unsigned(method: str, url: str, **options: Any) -> httpx.Response:
 def code_of(response: httpx.Response) -> tuple[int, str]:
     """Return the status and the error code of a refusal."""
     return response.status_code, response.json()["error"]["code"]
+
+
+@frozen
+class Bank:
+    """A folder that `init` has filled, for a service on a free port."""
+
+    folder: Path
+    port: int
+
+    @classmethod
+    def init(cls, folder: Path, *options: str) -> "Bank":
+        """Return the folder after `init` with these options."""
+        bank = cls(folder, free_port())
+        assert run_command("init", folder, "--port", str(bank.port), *options).returncode == 0
+        return bank
+
+    @property
+    def base_url(self) -> str:
+        """Return the base URL of the service."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def configuration(self) -> Path:
+        """Return the configuration file."""
+        return self.folder / CONFIGURATION
+
+    @property
+    def log(self) -> Path:
+        """Return the file with the output of the service."""
+        return self.folder / "log"
+
+    @property
+    def client(self) -> HttpClient:
+        """Return a client with the key and the token of `init`."""
+        return HttpClient.of(self.folder, self.base_url)
+
+    def edit(self, old: str, new: str) -> None:
+        """Replace a text in the configuration."""
+        text = self.configuration.read_text("utf-8")
+        assert old in text
+        self.configuration.write_text(text.replace(old, new), "utf-8")
+
+    @contextmanager
+    def serving(self, command: Sequence[str] = COMMAND) -> Iterator["subprocess.Popen[bytes]"]:
+        """Run `serve`."""
+        with serving([*command, "serve", "--config", self.configuration], self.port, self.log) as process:
+            yield process

@@ -22,17 +22,16 @@ from incoming_payments.limits import (
 from incoming_payments.log import LogEvent, log_event
 from incoming_payments.ports import AsyncPorts, Observer
 from incoming_payments.server.access_log import with_access_log
-from incoming_payments.server.authorization import Connections, connect
 from incoming_payments.server.background import beating, sweeping, with_tasks
 from incoming_payments.server.backup import naming_database
 from incoming_payments.server.config.settings import Settings
+from incoming_payments.server.connections import Connections
 from incoming_payments.server.description import with_document
 from incoming_payments.server.health import Application, with_health
 from incoming_payments.server.listeners import open_listeners
 from incoming_payments.server.metrics import Metrics
 from incoming_payments.server.output import log_to_stderr, say
 from incoming_payments.server.reload import ReloadableApplication, hangups
-from incoming_payments.server.wallet_addresses import WalletAddressPorts
 from incoming_payments.server.workers import hold_signals, run_workers
 from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.sqlite import AsyncSqliteStore
@@ -68,19 +67,13 @@ def serve(settings: Settings) -> int:
     signals = hangups()
     _check_database(settings.given.database)
     given = settings.given
-    server_table = given.authorization_server
-    connections = None if server_table is None else connect(server_table, given.auth_server)
-    wallet_ports = WalletAddressPorts()
-    if given.wallet_addresses is not None:
-        wallet_ports.of(given.wallet_addresses)  # without aiohttp, this fails before any file is created
+    connections = Connections(given)  # a wrong setting is an error before any file is created
     with open_listeners(given.listen.host, given.listen.port, given.listen.workers) as listeners:
         metrics = Metrics.of(given.listen)
         observer = None if metrics is None else metrics.observer
         with naming_database():
             store = AsyncSqliteStore(settings.given.database, on_stop=on_stop, observer=observer)
-        application = ReloadableApplication(
-            settings, lambda new: build(new, store, wallet_ports, observer, connections)
-        )
+        application = ReloadableApplication(settings, lambda new: build(new, store, connections, observer))
         sweep = sweeping(AsyncIncomingPayments(policy=settings.policy, ports=AsyncPorts(store=store)))
         logged = with_access_log(application) if given.log.access else application
         server = uvicorn.Server(http_config(logged))
@@ -180,28 +173,24 @@ def http_config(application: Application) -> "uvicorn.Config":
 def build(
     settings: Settings,
     store: AsyncSqliteStore,
-    wallet_ports: WalletAddressPorts,
+    connections: Connections,
     observer: Observer | None = None,
-    connections: Connections | None = None,
 ) -> Application:
     """Return the ASGI application for `settings` on an open `store`.
 
-    It closes the store, the `wallet_ports` and the `connections` when the server stops. `connections` replace the
-    tokens of `settings`.
+    It closes the store and the `connections` when the server stops.
     """
 
     async def close() -> None:
-        if connections is not None:
-            await connections.aclose()
-        await wallet_ports.aclose()
+        await connections.aclose()
         await store.close()
 
     listen, kept = settings.given.listen, settings.given.wallet_addresses
     ports = AsyncPorts(
         store=store,
-        wallet_addresses=settings.wallet_addresses if kept is None else wallet_ports.of(kept),
-        introspector=settings.introspector if connections is None else connections.introspector,
-        client_keys=None if connections is None else connections.client_keys,
+        wallet_addresses=settings.wallet_addresses if kept is None else connections.wallet_addresses(kept),
+        introspector=connections.introspector or settings.introspector,
+        client_keys=connections.client_keys,
         nonces=store.nonces,
         methods=settings.methods,
         quotas=settings.quotas,

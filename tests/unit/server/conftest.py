@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from incoming_payments.server.command import main
+from kits.processes import Bank
 
 
 @pytest.fixture
@@ -14,3 +15,9 @@ def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     assert main(["init", str(folder), "--port", "9002"]) == 0
     capsys.readouterr()
     return folder
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Bank:
+    """Return a folder that `init` has filled for a service on a free port."""
+    return Bank.init(tmp_path)

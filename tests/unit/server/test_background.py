@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -17,11 +16,10 @@ from incoming_payments.limits import SWEEP_PAYMENTS_MAX
 from incoming_payments.ports import AsyncPorts
 from incoming_payments.server import background
 from incoming_payments.server.background import Task, sweeping, with_tasks
-from incoming_payments.server.init import CONFIGURATION
 from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import SqliteStore
-from kits.processes import HttpClient, await_lines, free_port, run_command, serving
+from kits.processes import Bank, await_lines
 from kits.service_kit import ALICE, Service
 
 # Each turn of the sweep comes soon.
@@ -39,27 +37,24 @@ def kinds(store: SqliteStore, ids: Sequence[PaymentId]) -> list[list[str]]:
     return [[event.kind.value for event in store.events(id)] for id in ids]
 
 
-def test_workers_write_each_expired_event_once(tmp_path: Path) -> None:
+def test_workers_write_each_expired_event_once(bank: Bank) -> None:
     """Two workers sweep the same database. Each expired payment gets one event, and the other payments get none."""
-    port = free_port()
-    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
-    path = tmp_path / CONFIGURATION
-    path.write_text(path.read_text("utf-8").replace("# workers = 1", "workers = 2"), "utf-8")
-    with serving([sys.executable, "-c", PROGRAM, "serve", "--config", path], port, tmp_path / "log"):
-        await_lines(tmp_path / "log", "Application startup complete", 2)
-        client = HttpClient.of(tmp_path, f"http://127.0.0.1:{port}")
+    bank.edit("# workers = 1", "workers = 2")
+    with bank.serving([sys.executable, "-c", PROGRAM]):
+        await_lines(bank.log, "Application startup complete", 2)
+        client = bank.client
         at = datetime.now(UTC) + timedelta(seconds=2)
         urls = [client.create(expiresAt=at.isoformat()).json()["id"] for _ in range(20)]
         staying = client.create().json()["id"]
         ids = [payment_id(url.rpartition("/")[2]) for url in [*urls, staying]]
-        with SqliteStore(tmp_path / "payments.sqlite3") as store:
+        with SqliteStore(bank.folder / "payments.sqlite3") as store:
             deadline = time.monotonic() + 30
             while kinds(store, ids) != [["created", "expired"]] * 20 + [["created"]]:
                 assert time.monotonic() < deadline, kinds(store, ids)
                 time.sleep(0.05)
             time.sleep(0.5)  # some more sweeps
             assert kinds(store, ids) == [["created", "expired"]] * 20 + [["created"]]
-    assert "Traceback" not in (tmp_path / "log").read_text("utf-8")
+    assert "Traceback" not in bank.log.read_text("utf-8")
 
 
 class Failing(MemoryStore):

@@ -1,7 +1,6 @@
 """The OpenAPI document that `serve` offers."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,8 +9,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from incoming_payments.openapi import openapi_document
 from incoming_payments.server.description import with_document
-from incoming_payments.server.init import CONFIGURATION
-from kits.processes import COMMAND, free_port, run_command, serving, unsigned
+from kits.processes import Bank, unsigned
 from kits.service_kit import Service
 
 
@@ -65,12 +63,9 @@ def test_lifespan_reaches_the_application() -> None:
     assert sent[1]["body"] == b"behind"
 
 
-def test_process_serves_its_document(tmp_path: Path) -> None:
+def test_process_serves_its_document(bank: Bank) -> None:
     """A real process serves a valid document that names its own base URL."""
-    port = free_port()
-    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
-    base_url = f"http://127.0.0.1:{port}"
-    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, tmp_path / "log"):
-        document = unsigned("GET", f"{base_url}/openapi.json").json()
+    with bank.serving():
+        document = unsigned("GET", f"{bank.base_url}/openapi.json").json()
     OpenAPIV31SpecValidator(document).validate()
-    assert document["servers"] == [{"url": base_url}]
+    assert document["servers"] == [{"url": bank.base_url}]

@@ -10,13 +10,13 @@ import pytest
 from incoming_payments.errors import StoreUnavailable
 from incoming_payments.ports import AsyncPorts
 from incoming_payments.server.config.settings import load_settings
+from incoming_payments.server.connections import Connections
 from incoming_payments.server.health import with_health
 from incoming_payments.server.init import CONFIGURATION
 from incoming_payments.server.serve import build
-from incoming_payments.server.wallet_addresses import WalletAddressPorts
 from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.sqlite import AsyncSqliteStore
-from kits.processes import COMMAND, HttpClient, free_port, run_command, serving, token_in, unsigned
+from kits.processes import Bank, free_port, token_in, unsigned
 from kits.service_kit import Service, Unused
 
 
@@ -77,7 +77,7 @@ def test_health_can_be_switched_off(folder: Path) -> None:
         async def get() -> int:
             settings = load_settings(path)
             async with AsyncSqliteStore(settings.given.database) as store:
-                transport = httpx.ASGITransport(build(settings, store, WalletAddressPorts()))
+                transport = httpx.ASGITransport(build(settings, store, Connections(settings.given)))
                 async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
                     return (await client.get("/readyz")).status_code
 
@@ -85,29 +85,25 @@ def test_health_can_be_switched_off(folder: Path) -> None:
     assert statuses == [200, 404]
 
 
-def test_process_reports_health_and_metrics_and_logs_no_secret(tmp_path: Path) -> None:
+def test_process_reports_health_and_metrics_and_logs_no_secret(bank: Bank) -> None:
     """A real process answers the checks of an orchestrator and Prometheus. Its log holds no token and no secret."""
-    port, metrics_port = free_port(), free_port()
-    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
-    path = tmp_path / CONFIGURATION
-    text = path.read_text("utf-8").replace("# metrics_port = 9464", f"metrics_port = {metrics_port}")
-    path.write_text(text.replace("# explain_signatures = false", "explain_signatures = true"), "utf-8")
-    base_url, log = f"http://127.0.0.1:{port}", tmp_path / "log"
-    with serving([*COMMAND, "serve", "--config", path], port, log):
-        client = HttpClient.of(tmp_path, base_url)
-        created = client.create()
-        refused = unsigned("GET", created.json()["id"], headers={"authorization": f"GNAP {token_in(tmp_path)}"})
-        checks = [unsigned("GET", f"{base_url}{path}").status_code for path in ("/healthz", "/readyz")]
+    metrics_port = free_port()
+    bank.edit("# metrics_port = 9464", f"metrics_port = {metrics_port}")
+    bank.edit("# explain_signatures = false", "explain_signatures = true")
+    with bank.serving():
+        created = bank.client.create()
+        refused = unsigned("GET", created.json()["id"], headers={"authorization": f"GNAP {token_in(bank.folder)}"})
+        checks = [unsigned("GET", f"{bank.base_url}{path}").status_code for path in ("/healthz", "/readyz")]
         metrics = unsigned("GET", f"http://127.0.0.1:{metrics_port}/metrics").text
     assert (created.status_code, refused.status_code, checks) == (201, 401, [200, 200])
     labels = 'error_type="",http_request_method="POST",http_response_status_code="201",http_route="/incoming-payments"'
     assert f"http_server_request_duration_seconds_count{{{labels}}} 1.0" in metrics
     assert 'incoming_payments_store_batch_duration_seconds_count{outcome="committed"}' in metrics
     assert "python_info" not in metrics
-    output = log.read_text("utf-8")
+    output = bank.log.read_text("utf-8")
     assert "signature refused" in output
-    secrets = [token_in(tmp_path), created.json()["methods"][0]["sharedSecret"]]
-    secrets += [file.read_text("utf-8").strip() for file in tmp_path.iterdir() if file.suffix in {".hex", ".txt"}]
-    secrets += (line for file in tmp_path.glob("*.pem") for line in file.read_text("utf-8").splitlines()[1:-1])
+    secrets = [token_in(bank.folder), created.json()["methods"][0]["sharedSecret"]]
+    secrets += [file.read_text("utf-8").strip() for file in bank.folder.iterdir() if file.suffix in {".hex", ".txt"}]
+    secrets += (line for file in bank.folder.glob("*.pem") for line in file.read_text("utf-8").splitlines()[1:-1])
     assert len(secrets) >= 4
     assert [secret for secret in secrets if secret in output] == []

@@ -86,7 +86,7 @@ OPTIONAL: Final = {
     f"# {setting.name} = {setting.written or toml(setting.default)}": setting
     for table in TABLES
     for setting in table.settings
-    if setting.line.startswith("# ") and table.name not in {"rights", "authorization_server", "wallet_addresses"}
+    if table.name not in {"rights", "authorization_server", "wallet_addresses"} and setting.line.startswith("# ")
 }
 
 

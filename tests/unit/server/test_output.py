@@ -17,27 +17,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from incoming_payments.server.init import CONFIGURATION, SERVER_SECRET
-from kits.processes import (
-    COMMAND,
-    HttpClient,
-    await_lines,
-    free_port,
-    is_running,
-    run_command,
-    serving,
-)
-
-
-def prepared(folder: Path, old: str, new: str) -> int:
-    """Write a configuration with another setting, and return the port."""
-    port = free_port()
-    assert run_command("init", folder, "--port", str(port)).returncode == 0
-    path = folder / CONFIGURATION
-    text = path.read_text("utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new), "utf-8")
-    return port
+from incoming_payments.server.init import SERVER_SECRET
+from kits.processes import COMMAND, Bank, HttpClient, await_lines, is_running
 
 
 def children(process: "subprocess.Popen[bytes]") -> list[int]:
@@ -59,10 +40,10 @@ def await_service(client: HttpClient) -> None:
 
 
 @contextmanager
-def redirected(folder: Path, redirection: str) -> Iterator["subprocess.Popen[bytes]"]:
+def redirected(bank: Bank, redirection: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Run `serve` from a shell that redirects its output. Stop it at the end, and assert the exit status 0."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *COMMAND, "serve", "--config", str(folder / CONFIGURATION)]
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *COMMAND, "serve", "--config", str(bank.configuration)]
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
     try:
         yield process
@@ -73,14 +54,13 @@ def redirected(folder: Path, redirection: str) -> Iterator["subprocess.Popen[byt
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_service_goes_on_when_the_disk_of_its_log_is_full(tmp_path: Path, form: str) -> None:
+def test_service_goes_on_when_the_disk_of_its_log_is_full(bank: Bank, form: str) -> None:
     """A disk without space costs the log lines only. A worker is replaced, and its exit is no failure."""
-    port = prepared(tmp_path, "# workers = 1", "workers = 2")
-    path = tmp_path / CONFIGURATION
-    path.write_text(path.read_text("utf-8").replace('# format = "json"', f'format = "{form}"'), "utf-8")
-    (tmp_path / SERVER_SECRET).chmod(0o644)  # causes a warning
-    client = HttpClient.of(tmp_path, f"http://127.0.0.1:{port}")
-    with redirected(tmp_path, ">/dev/full 2>&1") as process:
+    bank.edit("# workers = 1", "workers = 2")
+    bank.edit('# format = "json"', f'format = "{form}"')
+    (bank.folder / SERVER_SECRET).chmod(0o644)  # causes a warning
+    client = bank.client
+    with redirected(bank, ">/dev/full 2>&1") as process:
         await_service(client)
         lost, other = children(process)
         os.kill(lost, signal.SIGTERM)
@@ -93,26 +73,24 @@ def test_service_goes_on_when_the_disk_of_its_log_is_full(tmp_path: Path, form: 
         await_service(client)
 
 
-def test_service_runs_without_standard_output_and_error(tmp_path: Path) -> None:
+def test_service_runs_without_standard_output_and_error(bank: Bank) -> None:
     """A program may start the service with both closed."""
-    port = prepared(tmp_path, "# workers = 1", "workers = 1")
-    with redirected(tmp_path, ">&- 2>&-"):
-        await_service(HttpClient.of(tmp_path, f"http://127.0.0.1:{port}"))
+    with redirected(bank, ">&- 2>&-"):
+        await_service(bank.client)
 
 
 JSON_TIME: Final = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
-def test_json_lines(tmp_path: Path) -> None:
+def test_json_lines(bank: Bank) -> None:
     """Each line on standard error is a JSON object with its time in UTC and the process id, also a warning at start."""
-    port = prepared(tmp_path, '# format = "json"', 'format = "json"')
-    (tmp_path / SERVER_SECRET).chmod(0o644)
-    path = tmp_path / CONFIGURATION
-    with serving([*COMMAND, "serve", "--config", path], port, tmp_path / "log") as process:
-        path.write_text(path.read_text("utf-8").replace("asset_scale = 2", "asset_scale = 2.0"), "utf-8")
+    bank.edit('# format = "json"', 'format = "json"')
+    (bank.folder / SERVER_SECRET).chmod(0o644)
+    with bank.serving() as process:
+        bank.edit("asset_scale = 2", "asset_scale = 2.0")
         process.send_signal(signal.SIGHUP)
-        await_lines(tmp_path / "log", "configuration_refused")
-    lines = (tmp_path / "log").read_text("utf-8").splitlines()
+        await_lines(bank.log, "configuration_refused")
+    lines = bank.log.read_text("utf-8").splitlines()
     found: list[dict[str, Any]] = [json.loads(line) for line in lines if line.startswith("{")]
     printed = [line for line in lines if not line.startswith("{")]
     assert [line.split()[0] for line in printed] == ["Serving", "Peers", "Payments"]  # on standard output

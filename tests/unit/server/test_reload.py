@@ -23,7 +23,7 @@ from incoming_payments.server.health import Application
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET
 from incoming_payments.server.reload import ReloadableApplication
 from incoming_payments.testing.sender import Ending, Payee, over_http, pay
-from kits.processes import COMMAND, HttpClient, await_lines, code_of, free_port, run_command, serving, token_in
+from kits.processes import Bank, HttpClient, await_lines, code_of, token_in
 
 PEER: Final = '[[peer]]\nname = "second"\nasset_code = "USD"\nasset_scale = 2\ntoken_files = ["second.txt"]\n'
 
@@ -36,37 +36,34 @@ def edit(folder: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), "utf-8")
 
 
-def test_hangup_changes_tokens_secrets_and_peers_without_losing_a_request(tmp_path: Path) -> None:
+def test_hangup_changes_tokens_secrets_and_peers_without_losing_a_request(bank: Bank) -> None:
     """A process under load reads a new token, a new secret and a new peer 10 times. Every request is answered."""
-    port = free_port()
-    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
-    base_url, log = f"http://127.0.0.1:{port}", tmp_path / "log"
-    old = HttpClient.of(tmp_path, base_url)
-    new = HttpClient(base_url, "NEW-TOKEN", old.key)
-    (tmp_path / "second.txt").write_text(secrets.token_urlsafe(32))
-    (tmp_path / "new.hex").write_text(secrets.token_hex(32))
+    old = bank.client
+    new = HttpClient(bank.base_url, "NEW-TOKEN", old.key)
+    (bank.folder / "second.txt").write_text(secrets.token_urlsafe(32))
+    (bank.folder / "new.hex").write_text(secrets.token_hex(32))
     ended = threading.Event()
     statuses: list[int] = []
 
     def load() -> None:
         while not ended.is_set():
-            statuses.append(HttpClient(base_url, "TOKEN-OF-ALL", old.key).create().status_code)
+            statuses.append(HttpClient(bank.base_url, "TOKEN-OF-ALL", old.key).create().status_code)
 
-    text = (tmp_path / CONFIGURATION).read_text("utf-8")
+    text = bank.configuration.read_text("utf-8")
     [token] = re.findall(r"(?s)\n(\[\[token\]\]\n.*?)(?=\n\n)", text)
-    edit(tmp_path, token, f"{token}\n{token.replace(token_in(tmp_path), 'TOKEN-OF-ALL')}")
-    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, log) as process:
+    edit(bank.folder, token, f"{token}\n{token.replace(token_in(bank.folder), 'TOKEN-OF-ALL')}")
+    with bank.serving() as process:
         before = Payee.of(old.create(incomingAmount={"value": "10", "assetCode": "USD", "assetScale": 2}).json())
         assert code_of(new.create()) == (401, "invalid_token")
         with ThreadPoolExecutor(2) as pool:
             loads = [pool.submit(load) for _ in range(2)]
-            edit(tmp_path, token_in(tmp_path), "NEW-TOKEN")
-            edit(tmp_path, f'["{SERVER_SECRET}"]', f'["new.hex", "{SERVER_SECRET}"]')
-            edit(tmp_path, "\n[[peer]]\n", f"\n{PEER}[[peer]]\n")
+            edit(bank.folder, token_in(bank.folder), "NEW-TOKEN")
+            edit(bank.folder, f'["{SERVER_SECRET}"]', f'["new.hex", "{SERVER_SECRET}"]')
+            edit(bank.folder, "\n[[peer]]\n", f"\n{PEER}[[peer]]\n")
             for turn in range(10):
                 answered = len(statuses)
                 process.send_signal(signal.SIGHUP)
-                await_lines(log, "was read again", turn + 1)
+                await_lines(bank.log, "was read again", turn + 1)
                 while len(statuses) < answered + 2 and not any(future.done() for future in loads):
                     time.sleep(0.01)
             ended.set()
@@ -78,7 +75,7 @@ def test_hangup_changes_tokens_secrets_and_peers_without_losing_a_request(tmp_pa
         after = Payee.of(created.json())
         # Both peers can pay the payments of both secrets.
         endings = [
-            pay(over_http(f"{base_url}/ilp", (tmp_path / name).read_text("ascii").strip()), payee, 5).ending
+            pay(over_http(f"{bank.base_url}/ilp", (bank.folder / name).read_text("ascii").strip()), payee, 5).ending
             for name in ("second.txt", PEER_TOKEN)
             for payee in (before, after)
         ]
@@ -87,30 +84,27 @@ def test_hangup_changes_tokens_secrets_and_peers_without_losing_a_request(tmp_pa
     assert endings == [Ending.DONE] * 4
 
 
-def test_broken_file_keeps_the_old_settings(tmp_path: Path) -> None:
+def test_broken_file_keeps_the_old_settings(bank: Bank) -> None:
     """The log names file and setting, the service goes on, and a repaired file is used."""
-    port = free_port()
-    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
-    base_url, log = f"http://127.0.0.1:{port}", tmp_path / "log"
-    client, token = HttpClient.of(tmp_path, base_url), token_in(tmp_path)
-    peer_token = (tmp_path / PEER_TOKEN).read_text("ascii")
-    with serving([*COMMAND, "serve", "--config", tmp_path / CONFIGURATION], port, log) as process:
-        edit(tmp_path, token, "NEW-TOKEN")
-        (tmp_path / PEER_TOKEN).write_text("short")
+    client, token = bank.client, token_in(bank.folder)
+    peer_token = (bank.folder / PEER_TOKEN).read_text("ascii")
+    with bank.serving() as process:
+        edit(bank.folder, token, "NEW-TOKEN")
+        (bank.folder / PEER_TOKEN).write_text("short")
         process.send_signal(signal.SIGHUP)
-        await_lines(log, "the configuration is not used")
+        await_lines(bank.log, "the configuration is not used")
         assert client.create().status_code == 201
-        (tmp_path / PEER_TOKEN).write_text(peer_token)
+        (bank.folder / PEER_TOKEN).write_text(peer_token)
         process.send_signal(signal.SIGHUP)
-        await_lines(log, "was read again")
+        await_lines(bank.log, "was read again")
         assert code_of(client.create()) == (401, "invalid_token")
     says = (
         "ERROR incoming_payments.server.reload configuration_refused: incoming payments: the configuration is not used,"
-        f" and the old settings stay: {tmp_path / CONFIGURATION}: peer[0].token_files[0]: "
-        f"{tmp_path / PEER_TOKEN} must hold a token"
+        f" and the old settings stay: {bank.configuration}: peer[0].token_files[0]: "
+        f"{bank.folder / PEER_TOKEN} must hold a token"
     )
-    assert says in log.read_text("utf-8")
-    assert "NEW-TOKEN" not in log.read_text("utf-8")
+    assert says in bank.log.read_text("utf-8")
+    assert "NEW-TOKEN" not in bank.log.read_text("utf-8")
 
 
 def application(folder: Path, used: list[Settings]) -> ReloadableApplication:

@@ -23,13 +23,13 @@ from incoming_payments.server.workers import run_workers
 from incoming_payments.stores.sqlite import SqliteStore
 from kits.processes import (
     COMMAND,
+    Bank,
     HttpClient,
     await_lines,
     code_of,
     free_port,
     is_running,
     run_command,
-    serving,
     unsigned,
 )
 
@@ -338,13 +338,11 @@ def service(
     folder: Path, settings: str = "workers = 2", *, command: Sequence[str] = COMMAND
 ) -> Iterator[tuple["Popen[bytes]", HttpClient]]:
     """Run `serve` with `settings` in `[listen]`, by default two workers."""
-    port = free_port()
-    assert run_command("init", folder, "--port", str(port)).returncode == 0
-    path = folder / CONFIGURATION
-    path.write_text(path.read_text("utf-8").replace("# workers = 1", settings), "utf-8")
-    with serving([*command, "serve", "--config", path], port, folder / "log") as process:
-        await_lines(folder / "log", "Application startup complete", 2)
-        yield process, HttpClient.of(folder, f"http://127.0.0.1:{port}")
+    bank = Bank.init(folder)
+    bank.edit("# workers = 1", settings)
+    with bank.serving(command) as process:
+        await_lines(bank.log, "Application startup complete", 2)
+        yield process, bank.client
 
 
 def is_free(port: int) -> bool:
@@ -508,32 +506,26 @@ def test_stopping_service_refuses_connections(tmp_path: Path, number: signal.Sig
             await_end(pid)
 
 
-def test_signal_before_the_workers_start(tmp_path: Path) -> None:
+def test_signal_before_the_workers_start(bank: Bank) -> None:
     """A SIGTERM that arrives while the service still starts stops it, as with one worker."""
-    port = free_port()
-    assert run_command("init", tmp_path, "--port", str(port)).returncode == 0
-    path = tmp_path / CONFIGURATION
-    path.write_text(path.read_text("utf-8").replace("# workers = 1", "workers = 2"), "utf-8")
+    bank.edit("# workers = 1", "workers = 2")
     code = (
         "import gc, os, signal, sys\n"
         "from incoming_payments.server.command import main\n"
         "gc.freeze = lambda: os.kill(os.getpid(), signal.SIGTERM)\n"
-        f"sys.exit(main(['serve', '--config', {str(path)!r}]))\n"
+        f"sys.exit(main(['serve', '--config', {str(bank.configuration)!r}]))\n"
     )
-    with (tmp_path / "log").open("wb") as output:
+    with bank.log.open("wb") as output:
         process = Popen([sys.executable, "-c", code], stdout=output, stderr=output)
     assert ended(process) == 0
-    assert "another takes its place" not in (tmp_path / "log").read_text("utf-8")
+    assert "another takes its place" not in bank.log.read_text("utf-8")
 
 
-def test_metrics_port_in_use_creates_no_database(tmp_path: Path) -> None:
+def test_metrics_port_in_use_creates_no_database(bank: Bank) -> None:
     """A metrics port that is taken is reported before the database exists, and before the service announces itself."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert run_command("init", tmp_path, "--port", str(free_port())).returncode == 0
-        path = tmp_path / CONFIGURATION
-        text = f"workers = 2\nmetrics_port = {taken.getsockname()[1] - 1}"
-        path.write_text(path.read_text("utf-8").replace("# workers = 1", text), "utf-8")
-        done = run_command("serve", "--config", path)
+        bank.edit("# workers = 1", f"workers = 2\nmetrics_port = {taken.getsockname()[1] - 1}")
+        done = run_command("serve", "--config", bank.configuration)
     assert (done.returncode, done.stdout) == (1, "")
     assert "listen.metrics_port: cannot listen on 127.0.0.1 port" in done.stderr
-    assert not list(tmp_path.glob("payments.sqlite3*"))
+    assert not list(bank.folder.glob("payments.sqlite3*"))

@@ -77,13 +77,9 @@ def test_a_record_for_each_process_is_detected(test: Callable[[NonceContract, An
         test(NonceContract(), MemoryNonces(), MemoryNonces())
 
 
-def test_open_again_must_be_overridden(tmp_path: Path) -> None:
+def test_hooks_must_be_overridden(tmp_path: Path) -> None:
     """The message names the method, and the setting for a port of one process."""
     with pytest.raises(NotImplementedError, match=r"open_again: override it .* memory_only = True"):
         NonceContract().open_again(MemoryNonces(), tmp_path)
-
-
-def test_make_nonces_must_be_overridden(tmp_path: Path) -> None:
-    """The message names the method."""
     with pytest.raises(NotImplementedError, match="make_nonces: override it"):
         NonceContract().make_nonces(tmp_path)

@@ -207,52 +207,48 @@ def test_a_broken_store_is_detected(name: str) -> None:
     assert first_failure(lambda seed: simulate(seed, STEPS, store_factory=BROKEN_STORES[name]())) is not None
 
 
-@pytest.mark.parametrize("name", broken_flows.RECEIVERS)
-def test_a_broken_receiver_is_detected(name: str) -> None:
-    """The simulation fails within 15,000 steps."""
-    flows = Flows(receive_packet=broken_flows.RECEIVERS[name])
-    assert first_failure(lambda seed: simulate(seed, STEPS, flows=flows)) is not None
-
-
-@pytest.mark.parametrize("name", broken_flows.APPROVALS)
-def test_a_broken_approval_is_detected(name: str) -> None:
-    """The simulation fails when money is credited that the host did not approve."""
-    flows = Flows(receive_packet=broken_flows.APPROVALS[name])
-    failure = str(first_failure(lambda seed: simulate(seed, STEPS, flows=flows)))
-    assert re.search(
-        r"should be '(packet needs the )?approval .*', but (it did not refuse|the store answered)", failure
-    )
-
-
-def test_a_payment_without_approval_is_detected() -> None:
-    """The simulation fails when a payment is inserted that the host did not approve."""
-    flows = Flows(create_payment=broken_flows.create_without_approval)
-    assert "the host has not approved create" in str(first_failure(lambda seed: simulate(seed, STEPS, flows=flows)))
-
-
-def test_a_credit_after_the_expiry_is_detected() -> None:
-    """The expiry holds for credits of the host too."""
-    flows = Flows(receive=broken_flows.receive_without_expiry)
-    assert first_failure(lambda seed: simulate(seed, STEPS, flows=flows)) is not None
-
-
-CREATORS: Final[dict[str, tuple[Any, str]]] = {
-    "a key that is not stored": (broken_flows.create_without_its_key, "has two payments|the store answers"),
-    "another fingerprint": (broken_flows.create_with_another_fingerprint, "the key was not used for another request"),
-    "the latest state": (
-        broken_flows.create_that_returns_the_latest_state,
+APPROVAL: Final = r"should be '(packet needs the )?approval .*', but (it did not refuse|the store answered)"
+EXPIRED: Final = r"the update should be 'complete refused: expired', but the store answered"
+# Flows with a fault, and a pattern that the failure has.
+BROKEN_FLOWS: Final[dict[str, tuple[Flows, str]]] = {
+    **{f"receiver {name}": (Flows(receive_packet=flow), "") for name, flow in broken_flows.RECEIVERS.items()},
+    **{f"approval {name}": (Flows(receive_packet=flow), APPROVAL) for name, flow in broken_flows.APPROVALS.items()},
+    "payment without approval": (
+        Flows(create_payment=broken_flows.create_without_approval),
+        "the host has not approved create",
+    ),
+    "key that is not stored": (
+        Flows(create_payment=broken_flows.create_without_its_key),
+        "has two payments|the store answers",
+    ),
+    "another fingerprint": (
+        Flows(create_payment=broken_flows.create_with_another_fingerprint),
+        "the key was not used for another request",
+    ),
+    "latest state": (
+        Flows(create_payment=broken_flows.create_that_returns_the_latest_state),
         "another answer|a new payment is not empty",
     ),
+    "credit after the expiry": (Flows(receive=broken_flows.receive_without_expiry), ""),
+    "completion after the expiry": (Flows(complete_payment=broken_flows.complete_without_expiry), EXPIRED),
+    "read that changes the payment": (Flows(get_payment=broken_flows.get_that_completes), r"no update: get\("),
+    "payment that is listed twice": (Flows(list_payments=broken_flows.list_the_last_twice), "page"),
+    "page of the host in the wrong order": (
+        Flows(list_for_host=broken_flows.list_in_reverse),
+        "the page is not in the order of creation",
+    ),
+    "wrong amount in the answer": (Flows(receive=broken_flows.receive_that_doubles), "the host has recorded"),
+    "unexpected exception": (Flows(get_public_payment=broken_flows.get_with_a_bug), "ZeroDivisionError was raised"),
 }
 
 
-@pytest.mark.parametrize("name", CREATORS)
-def test_a_broken_creation_is_detected(name: str) -> None:
-    """The failure names the promise about the idempotency key."""
-    create, text = CREATORS[name]
-    failure = first_failure(lambda seed: simulate(seed, STEPS, flows=Flows(create_payment=create)))
+@pytest.mark.parametrize("name", BROKEN_FLOWS)
+def test_a_broken_flow_is_detected(name: str) -> None:
+    """The simulation fails within 15,000 steps, and the failure names the difference that was found."""
+    flows, pattern = BROKEN_FLOWS[name]
+    failure = first_failure(lambda seed: simulate(seed, STEPS, flows=flows))
     assert failure is not None
-    assert re.search(text, str(failure))
+    assert re.search(pattern, str(failure))
 
 
 def test_a_credit_after_the_expiry_is_detected_in_a_transaction_that_is_rolled_back() -> None:
@@ -265,47 +261,6 @@ def test_a_credit_after_the_expiry_is_detected_in_a_transaction_that_is_rolled_b
         return str(failed.value)
 
     assert any("but it did not refuse" in failure(seed) for seed in range(100))
-
-
-def test_a_completion_after_the_expiry_is_detected() -> None:
-    """The expiry is final for clients too."""
-    flows = Flows(complete_payment=broken_flows.complete_without_expiry)
-    failure = first_failure(lambda seed: simulate(seed, STEPS, flows=flows))
-    assert failure is not None
-    assert "the update should be 'complete refused: expired', but the store answered" in str(failure)
-
-
-OTHER_FLOWS: Final[dict[str, tuple[Flows, str]]] = {
-    "a read that changes the payment": (
-        Flows(get_payment=broken_flows.get_that_completes),
-        "no update: get(",
-    ),
-    "a payment that is listed twice": (
-        Flows(list_payments=broken_flows.list_the_last_twice),
-        "page",
-    ),
-    "a page of the host in the wrong order": (
-        Flows(list_for_host=broken_flows.list_in_reverse),
-        "the page is not in the order of creation",
-    ),
-    "a wrong amount in the answer": (
-        Flows(receive=broken_flows.receive_that_doubles),
-        "the host has recorded",
-    ),
-    "an unexpected exception": (
-        Flows(get_public_payment=broken_flows.get_with_a_bug),
-        "ZeroDivisionError was raised",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OTHER_FLOWS)
-def test_another_broken_flow_is_detected(name: str) -> None:
-    """The failure names the difference that was found."""
-    flows, text = OTHER_FLOWS[name]
-    failure = first_failure(lambda seed: simulate(seed, 3000, flows=flows))
-    assert failure is not None
-    assert text in str(failure)
 
 
 def test_the_ledger_accepts_a_credit_id_once() -> None:

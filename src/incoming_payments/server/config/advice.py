@@ -1,7 +1,7 @@
 """Warnings about settings that are valid but probably a mistake. Each names the setting and the change to make."""
 
 import ipaddress
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 from urllib.parse import urlsplit
@@ -91,18 +91,15 @@ def of_assets(hosted: Mapping[str, Asset], of_peers: Mapping[str, Asset], tolera
                 f"{name}.asset_scale is {asset.scale}, so that the largest amount is less than one {asset.code}: write "
                 "the number of digits after the decimal point, such as 2 for cents"
             )
-    yield from _useless(of_peers, hosted.values())
+    for name, asset in of_peers.items():
+        if hosted and asset not in hosted.values():
+            yield (
+                f"{name} has the asset {asset.code} at scale {asset.scale}, but no wallet address has this asset: this "
+                "peer cannot pay, unless asset_code and asset_scale agree"
+            )
     for name, asset in hosted.items():
         if tolerance_units > 10**asset.scale:
             yield (
                 f"ilp.tolerance_units is {tolerance_units}, which is more than one {asset.code} in the minor units of "
                 f"{name}: write by how many minor units a packet may exceed incomingAmount, such as 1"
             )
-
-
-def _useless(of_peers: Mapping[str, Asset], paid: Collection[Asset]) -> Iterator[str]:
-    for name, asset in of_peers.items():
-        if paid and asset not in paid:
-            shown = f"{asset.code} at scale {asset.scale}"
-            text = "this peer cannot pay, unless asset_code and asset_scale agree"
-            yield f"{name} has the asset {shown}, but no wallet address has this asset: {text}"

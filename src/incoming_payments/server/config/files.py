@@ -35,16 +35,24 @@ class Pem:
     content: bytes = field(repr=False)
 
 
-def read_bounded(path: Path) -> bytes:
+def read_bounded(path: Path, *, if_missing: str) -> bytes:
     """Return the content of a regular file of at most `limits.CONFIGURATION_BYTES_MAX` bytes.
 
-    A file of another kind could block the process for ever. Raises `ConfigurationError` for such a file and for a
-    larger one, with a description that completes a sentence about the file, and `OSError`.
+    A file of another kind could block the process for ever. Raises `ConfigurationError` with a description that
+    completes a sentence about the file. `if_missing` says what to do about a file that does not exist.
     """
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOT_BLOCKING)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ConfigurationError("is not a regular file: give the name of a file")
-        content = file.read(CONFIGURATION_BYTES_MAX + 1)
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOT_BLOCKING)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigurationError("is not a regular file: give the name of a file")
+            content = file.read(CONFIGURATION_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise ConfigurationError(f"does not exist: {if_missing}") from None
+    except IsADirectoryError:
+        raise ConfigurationError("is a folder: give the name of a file") from None
+    except (OSError, ValueError) as error:  # a ValueError: NUL in the name
+        why = getattr(error, "strerror", None) or "no file has such a name"
+        raise ConfigurationError(f"cannot be read: {why}") from None
     if len(content) > CONFIGURATION_BYTES_MAX:
         raise ConfigurationError(f"is larger than {CONFIGURATION_BYTES_MAX} bytes: give another file")
     return content
@@ -63,18 +71,11 @@ class Files:
     def read(self, name: str, denied: int) -> bytes:
         """Return the content of a file. A file with one of the mode bits `denied` gets a warning."""
         path = self.folder / name
+        hint = " (~ is not expanded: write the whole path)" if name.startswith("~") else ""
         try:
-            content = read_bounded(path)
-        except FileNotFoundError:
-            hint = " (~ is not expanded: write the whole path)" if name.startswith("~") else ""
-            raise InvalidValue(f"{self._shown(name)} does not exist: correct the name{hint}, or add the file") from None
-        except IsADirectoryError:
-            raise InvalidValue(f"{self._shown(name)} is a folder: give the name of a file") from None
+            content = read_bounded(path, if_missing=f"correct the name{hint}, or add the file")
         except ConfigurationError as error:
             raise InvalidValue(f"{self._shown(name)} {error.description}") from None
-        except (OSError, ValueError) as error:  # a ValueError: NUL in the name
-            why = getattr(error, "strerror", None) or "no file has such a name"
-            raise InvalidValue(f"{self._shown(name)} cannot be read: {why}") from None
         self.warn_of(path, denied)
         return content
 

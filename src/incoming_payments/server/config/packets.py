@@ -19,7 +19,7 @@ from incoming_payments.limits import (
     SERVER_SECRETS_MAX,
 )
 from incoming_payments.server.config.files import PeerToken, ServerSecret
-from incoming_payments.server.config.reader import Once, naming, refused
+from incoming_payments.server.config.reader import Once, naming
 from incoming_payments.server.config.setting import invalid, setting
 
 _PEER_NAME: Final = re.compile(r"[A-Za-z0-9_~-]{1,64}")
@@ -111,16 +111,15 @@ def packets_of(ilp: IlpTable, peers: Sequence[PeerTable]) -> PacketPolicy:
         methods = DerivedMethods(ilp.address, ilp.secret_files)
         tolerance = Tolerance(ilp.tolerance_units, ilp.tolerance_basis_points)
         receiver = Receiver(methods, tolerance, ilp.margin_ms)
-    found: dict[str, HttpPeer] = {}
+    names, found = Once(), []
     for place, table in enumerate(peers):
         path = f"peer[{place}]"
-        if table.name in found:
-            raise refused(f"{path}.name", f"is listed twice: {table.name}")
+        names.add(table.name, f"{path}.name", f"give {table.name} to one peer only")
         for number, token in enumerate(table.token_files):
             once.add(token.value, f"{path}.token_files[{number}]", "give each file a token of its own")
         address = f"{methods.prefix}.{table.name}" if table.ilp_address is None else table.ilp_address
         with naming(path, table):
             asset = Asset(table.asset_code, table.asset_scale)
-            found[table.name] = HttpPeer(Peer(address, asset), table.token_files)
+            found.append(HttpPeer(Peer(address, asset), table.token_files))
     with naming("ilp", ilp):
-        return PacketPolicy(receiver=receiver, peers=found.values(), path=ilp.path)
+        return PacketPolicy(receiver=receiver, peers=found, path=ilp.path)

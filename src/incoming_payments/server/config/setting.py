@@ -4,6 +4,7 @@
 declarations, for the errors of the reader, the configuration that `init` writes, and the table in `docs/server.md`.
 """
 
+import json
 from collections.abc import Callable
 from datetime import datetime
 from types import UnionType
@@ -124,7 +125,7 @@ def tables_of(root: type) -> tuple[TableOf, ...]:
     found = [TableOf(cls=root)]
     for attribute in fields(root):
         if inner := inner_table(attribute):
-            header = f"[[{attribute.name}]]" if is_array(attribute) else f"[{attribute.name}]"
+            header = f"[[{attribute.name}]]" if is_array(attribute.type) else f"[{attribute.name}]"
             found.append(evolve(attribute.metadata[_TABLE], name=attribute.name, header=header, cls=inner))
             found += [
                 TableOf(name=nested.name, header=nested.name, cls=cls, least=nested.metadata[_SETTING].least)
@@ -146,14 +147,9 @@ def example_of(attribute: "Attribute[Any]") -> str:
     return declared.example if declared else f"[[{attribute.name}]]"
 
 
-def is_array(attribute: "Attribute[Any]") -> bool:
-    """Return whether a field holds an array."""
-    return get_origin(attribute.type) is tuple
-
-
-def reloads(attribute: "Attribute[Any]") -> bool:
-    """Return whether SIGHUP changes a field of the configuration."""
-    return _TABLE in attribute.metadata and bool(attribute.metadata[_TABLE].reloads)
+def is_array(kind: Any) -> bool:
+    """Return whether the values of an annotation are arrays."""
+    return get_origin(kind) is tuple
 
 
 def differences(name: str, old: object, new: object) -> list[str]:
@@ -169,21 +165,21 @@ def differences(name: str, old: object, new: object) -> list[str]:
 
 def toml_type(kind: Any) -> type:
     """Return the type in TOML of an annotation. Each value of a type of this library is read from a string."""
-    if get_origin(kind) in (Union, UnionType):
-        kind = get_args(kind)[0]
-    if get_origin(kind) is tuple:
+    kind = without_none(kind)
+    if is_array(kind):
         return list
     return kind if kind in (bool, int, datetime) else str
 
 
+def without_none(kind: Any) -> Any:
+    """Return the annotation `X` for `X | None`."""
+    return get_args(kind)[0] if get_origin(kind) in (Union, UnionType) else kind
+
+
 def toml(value: object) -> str:
-    """Return a setting's default as TOML.
+    """Return a setting's default as TOML, which writes it as JSON does.
 
     >>> toml(True), toml("a"), toml(())
     ('true', '"a"', '[]')
     """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return "[]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return json.dumps(value)

@@ -89,18 +89,12 @@ def reloaded(old: Settings, new: Settings) -> tuple[Settings, list[str]]:
 
 
 def _document(path: Path) -> dict[str, Any]:
+    how = "give another file with --config, or create it with `incoming-payments init FOLDER`"
     try:
         # Some editors write a byte order mark, which TOML refuses.
-        return tomllib.loads(read_bounded(path).decode("utf-8-sig"))
-    except FileNotFoundError:
-        text = "does not exist; give another file with --config, or create it with `incoming-payments init FOLDER`"
-        raise ConfigurationError(f"{path} {text}") from None
-    except IsADirectoryError:
-        raise ConfigurationError(f"{path} is a folder; give the file in it") from None
+        return tomllib.loads(read_bounded(path, if_missing=how).decode("utf-8-sig"))
     except ConfigurationError as error:
         raise ConfigurationError(f"{path} {error.description}") from None
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from None
     except RecursionError:
         raise ConfigurationError(f"{path} is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
@@ -157,8 +151,9 @@ def _check_relations(given: Configuration) -> None:
         reason = "because a listed token needs no introspection"
         raise refused("token", f"and authorization_server exclude each other: remove one, {reason}")
     if given.wallet_address and given.wallet_addresses:
-        reason = "because the other service could not close a listed wallet address"
-        raise refused("wallet_address", f"and wallet_addresses exclude each other: remove one, {reason}")
+        reason = "a listed wallet address would stay open after the other service has closed it"
+        how = "remove [[wallet_address]] if that service keeps your wallet addresses, else remove [wallet_addresses]"
+        raise refused("wallet_address", f"and wallet_addresses are both given, but {reason}: {how}")
     if not given.wallet_address and not given.wallet_addresses:
         text = "is missing: give at least one, as [[wallet_address]], or give [wallet_addresses]"
         raise refused("wallet_address", text)

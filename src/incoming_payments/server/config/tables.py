@@ -29,7 +29,7 @@ from incoming_payments.limits import (
 )
 from incoming_payments.server.config.access import AuthorizationServerTable, TokenTable
 from incoming_payments.server.config.packets import IlpTable, PeerTable
-from incoming_payments.server.config.setting import invalid, reloads, setting, table, tables_of, toml
+from incoming_payments.server.config.setting import invalid, setting, table, tables_of, toml
 from incoming_payments.server.config.wallet_addresses import WalletAddressesTable, WalletAddressTable
 from incoming_payments.server.output import LOG_FORMATS, LogFormat
 
@@ -66,8 +66,8 @@ class ListenTable:
     host: str = setting("the host name or IP address", "127.0.0.1", check=_check_host, is_active=True)
     port: int = setting("the port", 8080, bounds=(1, PORT_MAX), written="{port}", is_active=True)
     workers: int = setting(
-        "the number of processes that serve requests, at most one for each processor; more than one excludes "
-        "`[quotas]`",
+        "the number of processes that serve requests: use one for each processor at most, because more gain nothing; "
+        "more than one excludes `[quotas]`",
         1,
         bounds=(1, WORKERS_MAX),
     )
@@ -147,7 +147,7 @@ class LimitsTable:
         "how many seconds a client's clock may be ahead", CLOCK_SKEW_S_MAX, bounds=(0, CLOCK_SKEW_SETTING_S_MAX)
     )
     signature_shapes: tuple[Shape, ...] = setting(
-        f"any of {', '.join(f'`{toml(str(shape))}`' for shape in Shape)}: also accept the non-standard signature "
+        f"any of {', '.join(f'`{toml(shape)}`' for shape in Shape)}: also accept the non-standard signature "
         "fields of this SDK. All other checks still apply",
         (),
     )
@@ -226,4 +226,5 @@ class Configuration:
 
 
 TABLES: Final = tables_of(Configuration)
-NEED_RESTART: Final = tuple(name for name, attribute in fields_dict(Configuration).items() if not reloads(attribute))
+_RELOADED: Final = {table.name for table in TABLES if table.reloads}
+NEED_RESTART: Final = tuple(name for name in fields_dict(Configuration) if name not in _RELOADED)

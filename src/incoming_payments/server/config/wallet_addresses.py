@@ -11,7 +11,7 @@ from incoming_payments.domain.payment import WalletAddress, WalletAddressUrl, wa
 from incoming_payments.domain.urls import has_plain_path
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.limits import DOCUMENT_AGE_S_MAX, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX
-from incoming_payments.server.config.reader import naming, refused
+from incoming_payments.server.config.reader import Once, naming
 from incoming_payments.server.config.setting import invalid, setting
 
 AUTH_SERVER: Final = "the `auth_server` of the service"  # the default of some settings
@@ -100,14 +100,13 @@ class StaticWalletAddresses:
 
 def listed(tables: Iterable[WalletAddressTable], auth_server: str) -> StaticWalletAddresses:
     """Return the wallet addresses of `[[wallet_address]]`. Raises `ConfigurationError`."""
-    found: dict[WalletAddressUrl, WalletAddress] = {}
+    once = Once()
+    found = []
     for place, table in enumerate(tables):
         path = f"wallet_address[{place}]"
-        if table.url in found:
-            raise refused(f"{path}.url", f"is listed twice: {table.url}")
+        once.add(table.url, f"{path}.url", f"list {table.url} once")
         with naming(path, table):
             asset = Asset(table.asset_code, table.asset_scale)
-            found[table.url] = WalletAddress(
-                table.url, asset, auth_server if table.auth_server is None else table.auth_server
-            )
-    return StaticWalletAddresses(found.values())
+            own = auth_server if table.auth_server is None else table.auth_server
+            found.append(WalletAddress(table.url, asset, own))
+    return StaticWalletAddresses(found)

@@ -9,15 +9,6 @@ from incoming_payments.errors import InvalidValue
 from incoming_payments.server.config.files import PRIVATE, PUBLIC, Files
 
 
-def test_secrets_and_tokens_are_read(tmp_path: Path) -> None:
-    """White space around the content of a file is ignored."""
-    (tmp_path / "secret").write_text("5f" * 32 + "\n", "ascii")
-    (tmp_path / "token").write_text(" a-token-of-a-peer\r\n", "ascii")
-    files = Files(tmp_path)
-    assert files.server_secret("secret") == b"_" * 32
-    assert files.peer_token("token").value == "a-token-of-a-peer"
-
-
 @pytest.mark.parametrize("secret", ["5f" * 32, "a.token.of-a-peer", "eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl", "{}\n.jwk"])
 def test_secret_instead_of_a_file_name_is_not_shown(tmp_path: Path, secret: str) -> None:
     """The error about a missing file shows a name only if the name cannot be a secret in the wrong place."""

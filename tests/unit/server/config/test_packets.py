@@ -2,10 +2,7 @@
 
 from typing import Any, Final
 
-import pytest
-
 from incoming_payments.domain.amount import Asset
-from incoming_payments.errors import ConfigurationError
 from incoming_payments.gnap import AccessToken
 from incoming_payments.ilp import Peer
 from incoming_payments.server.config.files import PeerToken, ServerSecret
@@ -25,18 +22,3 @@ def test_address_of_a_peer_is_below_that_of_the_service() -> None:
     packets = packets_of(ILP, [peer(1), peer(2, ilp_address="g.elsewhere")])
     found = [packets.peer_of([f"Bearer PEER-TOKEN-{number:06}"]) for number in (1, 2)]
     assert found == [Peer("test.bank.p1", Asset("USD", 2)), Peer("g.elsewhere", Asset("USD", 2))]
-
-
-@pytest.mark.parametrize(
-    ("second", "says"),
-    [
-        (peer(2, name="p1"), "peer[1].name is listed twice: p1"),
-        (peer(1, name="p2"), "peer[1].token_files[0] holds the same value as peer[0].token_files[0]: give each file a"),
-        (peer(2, asset_scale=256), "peer[1].asset_scale must be an integer from 0 to 255, not 256"),
-    ],
-)
-def test_wrong_peer_is_refused(second: PeerTable, says: str) -> None:
-    """The error names the setting of the second peer."""
-    with pytest.raises(ConfigurationError) as refused:
-        packets_of(ILP, [peer(1), second])
-    assert refused.value.description.startswith(says)

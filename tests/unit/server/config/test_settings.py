@@ -345,7 +345,7 @@ MANY_RIGHTS: Final = '{ actions = ["read"] }, ' * 65
 # a line of FULL, its replacement, the setting in the error, a part of the message
 WRONG: Final = [
     # missing
-    ("base_url", "", "base_url", "is missing: give a string"),
+    ("base_url", "", "base_url", "is missing: give a string in front of the first table"),
     ("auth_server", "", "auth_server", "is missing: give a string"),
     ("database", "", "database", "is missing: give a string"),
     ("url", "", "wallet_address[0].url", "is missing: give a string"),
@@ -369,52 +369,23 @@ WRONG: Final = [
     ("asset_scale = 3", "", "peer[0].asset_scale", "is missing: give an integer"),
     ("token_files", "", "peer[0].token_files", "is missing: give an array"),
     # of the wrong type
-    ("base_url", "base_url = 1", "base_url", "must be a string"),
-    ("auth_server", "auth_server = []", "auth_server", "must be a string"),
-    ("database", "database = true", "database", "must be a string"),
-    ("host", "host = 1", "listen.host", "must be a string"),
-    ("port", 'port = "9001"', "listen.port", "must be an integer"),
-    ("port", "port = true", "listen.port", "must be an integer"),
-    ("port", "port = 80.0", "listen.port", "must be an integer"),
-    ("mount", "mount = 1", "listen.mount", "must be a string"),
+    ("database", "database = true", "database", "must be a string, not true or false"),
+    ("host", "host = {}", "listen.host", "must be a string, not a table"),
+    ("port", 'port = "9001"', "listen.port", "must be an integer, not a string"),
+    ("port", "port = true", "listen.port", "must be an integer, not true or false"),
+    ("port", "port = 80.0", "listen.port", "must be an integer, not a float"),
+    ("mount", "mount = 1", "listen.mount", "must be a string, not an integer"),
     ("url", "url = 1", "wallet_address[0].url", "must be a string"),
-    ("asset_code", "asset_code = 1", "wallet_address[0].asset_code", "must be a string"),
-    ("asset_scale", "asset_scale = true", "wallet_address[0].asset_scale", "must be an integer"),
-    ('auth_server = "https://auth.bob', "auth_server = 1", "wallet_address[1].auth_server", "must be a string"),
-    ("value", "value = 1", "token[0].value", "must be a string"),
-    ("client", "client = 1", "token[0].client", "must be a string"),
     ("jwk_file", "jwk_file = 1", "token[0].jwk_file", "must be a string"),
     ("rights", 'rights = "read"', "token[0].rights", "must be an array of tables, such as rights = [{"),
     ("rights", 'rights = ["read"]', "token[0].rights[0]", "must be a table, not a string"),
     ("rights", 'rights = [{ actions = "read" }]', "token[0].rights[0].actions", "must be an array"),
-    ("rights", 'rights = [{actions = ["read"], identifier = 1}]', "token[0].rights[0].identifier", "must be a string"),
     ("expires_at", 'expires_at = "2027"', "token[0].expires_at", "must be a date-time, such as 2027-01-01T00:00:00Z"),
     ("expires_at", "expires_at = 2027-01-01", "token[0].expires_at", "must be a date-time"),
-    ("address", "address = 1", "ilp.address", "must be a string"),
-    ("secret_files", 'secret_files = "new.hex"', "ilp.secret_files", "must be an array"),
-    ("secret_files", "secret_files = [1]", "ilp.secret_files[0]", "must be a string, not an integer"),
-    ("path", "path = 1", "ilp.path", "must be a string"),
-    ("tolerance_units", "tolerance_units = 0.5", "ilp.tolerance_units", "must be an integer"),
-    ("tolerance_basis_points", "tolerance_basis_points = true", "ilp.tolerance_basis_points", "must be an integer"),
-    ("margin_ms", 'margin_ms = "1"', "ilp.margin_ms", "must be an integer"),
-    ("name", "name = 1", "peer[0].name", "must be a string"),
-    ('asset_code = "EUR', "asset_code = 1", "peer[0].asset_code", "must be a string"),
-    ("asset_scale = 3", "asset_scale = 3.0", "peer[0].asset_scale", "must be an integer"),
-    ("token_files", 'token_files = "peer.txt"', "peer[0].token_files", "must be an array"),
+    ("secret_files", 'secret_files = "new.hex"', "ilp.secret_files", "must be an array, not a string: write it in"),
     ("token_files", "token_files = [1]", "peer[0].token_files[0]", "must be a string, not an integer"),
-    ("ilp_address", "ilp_address = 1", "peer[0].ilp_address", "must be a string"),
-    ("allow_identical", "allow_identical = 1", "limits.allow_identical", "must be true or false"),
-    ("public_get", "public_get = 1", "limits.public_get", "must be true or false"),
-    ("public_cors", "public_cors = 1", "limits.public_cors", "must be true or false"),
-    ("expiry_s_max", "expiry_s_max = true", "limits.expiry_s_max", "must be an integer"),
-    ("idempotency_key_s", "idempotency_key_s = 1.5", "limits.idempotency_key_s", "must be an integer"),
+    ("public_get", "public_get = 1", "limits.public_get", "must be true or false, not an integer"),
     ("default_expiry_s", 'default_expiry_s = "1"', "limits.default_expiry_s", "must be an integer"),
-    ("metadata_bytes_max", 'metadata_bytes_max = "1"', "limits.metadata_bytes_max", "must be an integer"),
-    ("metadata_depth_max", "metadata_depth_max = 1.0", "limits.metadata_depth_max", "must be an integer"),
-    ("signature_age_s", 'signature_age_s = "1"', "limits.signature_age_s", "must be an integer"),
-    ("clock_skew_s", "clock_skew_s = false", "limits.clock_skew_s", "must be an integer"),
-    ("explain_signatures", "explain_signatures = 1", "log.explain_signatures", "must be true or false"),
-    ("explain_signatures", 'explain_signatures = "yes"', "log.explain_signatures", "must be true or false"),
     # of a value that cannot be
     ("base_url", 'base_url = "bank.example"', "base_url", "must be an absolute http or https URL"),
     ("base_url", 'base_url = "http://[/"', "base_url", "has a host or port that cannot be read"),
@@ -458,7 +429,12 @@ WRONG: Final = [
     ("asset_scale", "asset_scale = 256", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
     ("asset_scale", "asset_scale = -1", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
     ('auth_server = "https://auth.bob', 'auth_server = ""', "wallet_address[1].auth_server", "must be an absolute"),
-    ('url = "https://bank.example/b', 'url = "https://BANK.example/alice"', "wallet_address[1].url", "is listed twice"),
+    (
+        'url = "https://bank.example/b',
+        'url = "https://BANK.example/alice"',
+        "wallet_address[1].url",
+        "holds the same value as wallet_address[0].url: list https://bank.example/alice once",
+    ),
     ("value", 'value = "two words"', "token[0].value", "the access token must be 1 to 4096 letters"),
     ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a value"),
     ("client", 'client = ""', "token[0].client", "a client id is 1 to 2048 printable ASCII characters"),
@@ -534,7 +510,7 @@ WRONG: Final = [
         ("name", f'name = "{name}"', "peer[0].name", "must be 1 to 64 letters, digits and _~-")
         for name in ("", "a.b", "a b", "é", "x" * 65)
     ),
-    ('name = "other', 'name = "connector"', "peer[1].name", "is listed twice: connector"),
+    ('name = "other', 'name = "connector"', "peer[1].name", "holds the same value as peer[0].name: give connec"),
     ('asset_code = "EUR', 'asset_code = "€"', "peer[0].asset_code", "must be 1 to 32 printable ASCII characters"),
     ("asset_scale = 3", "asset_scale = 256", "peer[0].asset_scale", "must be an integer from 0 to 255"),
     ("token_files", "token_files = []", "peer[0].token_files", "must name 1 to 8 files, not 0"),
@@ -561,7 +537,6 @@ WRONG: Final = [
     ("metrics_port", "metrics_port = 65536", "listen.metrics_port", "must be an integer from 1 to 65535, not 65536"),
     ("unpaid_payments", "unpaid_payments = 501", "quotas.unpaid_payments", "must be an integer from 1 to 500, not 501"),
     ("requests_per_minute", "requests_per_minute = 0", "quotas.requests_per_minute", "must be an integer from 1 to"),
-    ("requests_per_minute", "requests_per_minute = true", "quotas.requests_per_minute", "must be an integer"),
     ("signature_shapes", 'signature_shapes = ["go"]', "limits.signature_shapes[0]", "must be 'php-sdk' or 'rust-sdk'"),
     ("signature_shapes", "signature_shapes = [1]", "limits.signature_shapes[0]", "must be 'php-sdk' or"),
     ("signature_shapes", 'signature_shapes = "php-sdk"', "limits.signature_shapes", "must be an array"),
@@ -589,6 +564,10 @@ WRONG: Final = [
     ("ilp_address", 'address = "g.us"', "peer[0].address", "is not a setting: did you mean ilp_address?"),
     ("token_files", 'token_file = ["peer.txt"]', "peer[0].token_files", "(token_file is not a setting: is it"),
     ("public_get", "publicget = true", "limits.publicget", "is not a setting: did you mean public_get?"),
+    ("public_get", "asset_code = 1", "limits.asset_code", "is not a setting: it belongs in [[wallet_address]] or"),
+    ("public_get", "actions = []", "limits.actions", "is not a setting: it belongs in rights"),
+    ("address", 'address = "g.bank"\nbase_url = 1', "ilp.base_url", "it belongs in front of the first table"),
+    ("signature_shapes", 'signature_shapes = ["php"]', "limits.signature_shapes[0]", "did you mean php-sdk?"),
 ]  # fmt: skip
 
 
@@ -607,7 +586,8 @@ def test_error_names_the_setting(load: Load, tmp_path: Path, line: str, new: str
 @pytest.mark.parametrize("name", ["listen", "ilp", "limits"])
 def test_value_instead_of_a_table_is_refused(load: Load, name: str) -> None:
     """The error for a value in place of a table names the table."""
-    with pytest.raises(ConfigurationError, match=f"{name} must be a table") as refused:
+    says = rf"{name} must be a table, not an integer: write \[{name}\] in front of its settings, once"
+    with pytest.raises(ConfigurationError, match=says) as refused:
         load(f"{name} = 1\n" + FULL.replace(f"[{name}]", "[other]"))
     assert {"setting": name} == refused.value.details
 
@@ -974,7 +954,7 @@ def test_missing_configuration_is_refused(tmp_path: Path) -> None:
     """The error for a missing configuration names the command that creates one."""
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path / "none.toml")
-    says = "does not exist; give another file with --config, or create it with `incoming-payments init FOLDER`"
+    says = "does not exist: give another file with --config, or create it with `incoming-payments init FOLDER`"
     assert f"{tmp_path / 'none.toml'} {says}" == refused.value.description
 
 
@@ -982,7 +962,7 @@ def test_folder_instead_of_a_file_is_refused(tmp_path: Path) -> None:
     """A folder is refused, even if it contains a configuration."""
     with pytest.raises(ConfigurationError) as refused:
         load_settings(tmp_path)
-    assert f"{tmp_path} is a folder; give the file in it" == refused.value.description
+    assert f"{tmp_path} is a folder: give the name of a file" == refused.value.description
 
 
 def test_error_of_the_operating_system_is_passed_on(tmp_path: Path) -> None:

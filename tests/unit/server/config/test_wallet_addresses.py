@@ -6,11 +6,10 @@ from typing import Final
 
 import pytest
 
-from incoming_payments.domain.payment import wallet_address_url
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.server.config.setting import settings_of
 from incoming_payments.server.config.settings import Settings, load_settings
-from incoming_payments.server.config.wallet_addresses import WalletAddressesTable, WalletAddressTable, listed
+from incoming_payments.server.config.wallet_addresses import WalletAddressesTable
 from incoming_payments.server.init import CONFIGURATION
 
 BASE: Final = "https://wallet.bank.example"
@@ -102,11 +101,14 @@ def test_error_names_the_setting(folder: Path, table: str, name: str, says: str)
 
 
 def test_listed_wallet_address_beside_the_table_is_refused(folder: Path) -> None:
-    """A configuration has a list or a service, because the service could not close a listed wallet address."""
+    """A listed wallet address would stay open after the service has closed it."""
     listed = f'[[wallet_address]]\nurl = "{BASE}/alice"\nasset_code = "USD"\nasset_scale = 2\n'
     with pytest.raises(ConfigurationError) as caught:
         loaded(folder, f'base_urls = ["{BASE}"]\n{listed}')
-    assert "wallet_address and wallet_addresses exclude each other: remove one" in caught.value.description
+    reason = "a listed wallet address would stay open after the other service has closed it"
+    how = "remove [[wallet_address]] if that service keeps your wallet addresses, else remove [wallet_addresses]"
+    expected = f"wallet_address and wallet_addresses are both given, but {reason}: {how}"
+    assert caught.value.description.endswith(expected)
     assert caught.value.details["setting"] == "wallet_address"
 
 
@@ -118,18 +120,3 @@ def test_right_for_a_wallet_address_elsewhere_is_refused(folder: Path, url: str)
     assert caught.value.description.endswith(
         f"token[0].rights[0].identifier is not a wallet address of this configuration: {url}; use one below {BASE}"
     )
-
-
-def test_listed_wallet_addresses() -> None:
-    """A wallet address has the authorization server of the service, unless it has its own."""
-    tables = [
-        WalletAddressTable(url=wallet_address_url("https://bank.example/alice"), asset_code="USD", asset_scale=2),
-        WalletAddressTable(
-            url=wallet_address_url("https://bank.example/bob"),
-            asset_code="JPY",
-            asset_scale=0,
-            auth_server="https://b.example",
-        ),
-    ]
-    found = list(listed(tables, "https://auth.bank.example"))
-    assert [hosted.auth_server for hosted in found] == ["https://auth.bank.example", "https://b.example"]
