@@ -103,7 +103,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "stores": {"attrs", "psycopg"},
     "clients": {"aiohttp", "attrs", "urllib3", "yarl"},
     "hosts": {"attrs"},
-    "server": {"attrs", "httptools", "prometheus_client", "uvicorn"},
+    "server": {"attrs", "cattrs", "httptools", "prometheus_client", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
     PACKAGE: set(),
     "__main__": set(),

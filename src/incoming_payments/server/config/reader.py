@@ -1,14 +1,24 @@
-"""Reading of a configuration by the classes of its tables. Every error names the setting at fault."""
+"""Reading of a configuration by the classes of its tables, with cattrs. Every error names the setting at fault."""
 
 import difflib
 import enum
 import re
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime, time
+from functools import partial
+from types import GenericAlias
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
-from attrs import Attribute, AttrsInstance, fields, frozen, has
+from attrs import Attribute, fields_dict, has
+from cattrs import (
+    AttributeValidationNote,
+    BaseValidationError,
+    ClassValidationError,
+    Converter,
+    ForbiddenExtraKeysError,
+)
+from cattrs.gen import make_dict_structure_fn
 
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError, InvalidValue
 from incoming_payments.server.config.setting import (
@@ -19,11 +29,10 @@ from incoming_payments.server.config.setting import (
     settings_of,
     tables_of,
     toml_type,
-    without_none,
 )
 from incoming_payments.strict import NAMES, wrong_type
 
-T = TypeVar("T", bound=AttrsInstance)
+T = TypeVar("T")
 
 _NAMES: Final[Mapping[type, str]] = {
     **NAMES,
@@ -38,6 +47,13 @@ _TOP: Final = "in front of the first table"
 HARMLESS_NAME: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name like that of a setting, and unlike a token
 
 
+class _WrongType(ConfigurationError):
+    """A value has another type in TOML."""
+
+
+# --- cattrs --------------------------------------------------------------------------------------
+
+
 def read(root: type[T], document: Mapping[str, Any], hooks: Mapping[Any, Callable[[Any], Any]]) -> T:
     """Return the configuration in `document`: a value of `root`, with values of the classes of its tables.
 
@@ -45,78 +61,91 @@ def read(root: type[T], document: Mapping[str, Any], hooks: Mapping[Any, Callabl
     that completes a sentence about the setting. Raises `ConfigurationError` when a setting is missing, unknown, of the
     wrong type or invalid.
     """
-    return _Reader(root, hooks).table(root, document, "")
+    converter = Converter(detailed_validation=True)
+
+    def make_array(value: Any, kind: Any) -> Any:
+        items: Any = GenericAlias(list, get_args(kind)[:1])
+        return tuple(converter.structure(_exactly(list, value), items))
+
+    def make_table(cls: type) -> Callable[[Any, Any], Any]:
+        make: Any = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_use_linecache=False)
+        return lambda value, _: make(_exactly(dict, value), cls)
+
+    converter.register_structure_hook_factory(has, make_table)
+    converter.register_structure_hook_func(is_array, make_array)
+    converter.register_structure_hook_func(_is_literal, _make_literal)
+    converter.register_structure_hook(str, _make_text)
+    for kind in (int, bool):
+        converter.register_structure_hook(kind, lambda value, kind: _exactly(kind, value))
+    for kind, hook in hooks.items():
+        converter.register_structure_hook(kind, partial(_make_value, hook))
+    try:
+        return converter.structure(document, root)
+    except BaseValidationError as error:
+        raise _first_error(error, root) from None
 
 
-@frozen
-class _Reader:
-    _root: type
-    _hooks: Mapping[Any, Callable[[Any], Any]]
-
-    def table(self, cls: type[T], given: Mapping[str, Any], path: str) -> T:
-        """Return the table at `path`."""
-        settings = {attribute.name: attribute for attribute in fields(cls) if attribute.init}
-        unknown = sorted(given.keys() - settings.keys())
-        values = {}
-        for name, attribute in settings.items():
-            if name in given:
-                values[name] = self._setting(attribute, given[name], _joined(path, name))
-            elif attribute.default is REQUIRED:
-                place = "" if path else f" {_TOP}"
-                raise refused(_joined(path, name), f"is missing: {_gift(attribute, place)}{_misspelt(name, unknown)}")
-        if unknown:
-            why = f"is not a setting: {_suggestion(unknown[0], list(settings), self._root)}"
-            raise refused(_joined(path, _shown(unknown[0])), why)
-        with naming(path, cls):
-            return cls(**values)
-
-    def _setting(self, attribute: "Attribute[Any]", value: object, path: str) -> object:
-        kind = without_none(attribute.type)
-        if not is_array(kind):
-            how = f": write [{attribute.name}] in front of its settings, once" if inner_table(attribute) else ""
-            return self._value(kind, value, path, how)
-        if not isinstance(value, list):
-            raise refused(path, _instead(attribute, value))
-        [item_kind, _] = get_args(kind)
-        return tuple(self._value(item_kind, item, f"{path}[{place}]") for place, item in enumerate(value))
-
-    def _value(self, kind: Any, value: Any, path: str, how: str = "") -> object:
-        """Return the value of the setting at `path`, or of an item of it. `how` is added to an error about its type."""
-        if choices := _choices(kind):
-            return _one_of(choices, value, path)
-        make = self._hooks.get(kind)
-        is_table = make is None and has(kind)
-        if why := wrong_type(value, dict if is_table else toml_type(kind), _NAMES):
-            raise refused(path, f"{why}{how}")
-        if is_table:
-            return self.table(kind, value, path)
-        with naming(path):
-            return value if make is None else make(value)
+def _is_literal(kind: Any) -> bool:
+    return get_origin(kind) is Literal
 
 
-def _choices(kind: Any) -> Sequence[str]:
-    """Return the values of an enumeration or of a `Literal`, or nothing for another type."""
-    if get_origin(kind) is Literal:
-        return get_args(kind)
-    return list(kind) if isinstance(kind, type) and issubclass(kind, enum.StrEnum) else ()
+def _make_value(hook: Callable[[Any], Any], value: object, kind: type) -> object:
+    return hook(_exactly(toml_type(kind), value))
 
 
-def _one_of(choices: Sequence[str], value: object, path: str) -> str:
-    for choice in choices:
-        if choice == value:
-            return choice
+def _make_text(value: object, kind: Any) -> object:
+    return kind(_one_of(list(kind), value)) if issubclass(kind, enum.StrEnum) else _exactly(str, value)
+
+
+def _make_literal(value: object, kind: Any) -> object:
+    return _one_of(get_args(kind), value)
+
+
+def _exactly(kind: type[T], value: object) -> T:
+    if type(value) is kind:
+        return value
+    raise _WrongType(str(wrong_type(value, kind, _NAMES)))
+
+
+def _one_of(choices: Collection[str], value: object) -> object:
+    if value in choices:
+        return value
     near = difflib.get_close_matches(str(value).lower(), choices, 1)
     hint = f": did you mean {near[0]}?" if near else ""
-    raise refused(path, f"must be {' or '.join(repr(str(choice)) for choice in choices)}{hint}")
+    raise ConfigurationError(f"must be {' or '.join(repr(str(choice)) for choice in choices)}{hint}")
 
 
 # --- errors --------------------------------------------------------------------------------------
 
 
-def _misspelt(name: str, unknown: Collection[str]) -> str:
-    """Return the probable reason why the setting `name` is missing."""
-    near = difflib.get_close_matches(name, unknown, 1)
-    return f" ({_shown(near[0])} is not a setting: is it misspelt?)" if near else ""
+def _first_error(error: Exception, root: type) -> ConfigurationError:
+    """Return the first error that cattrs has collected, with the path of its setting."""
+    path, table, beside = "", root, list[Exception]()
+    attribute: Attribute[Any] | None = None  # of the setting, if the whole setting is at fault
+    while isinstance(error, BaseValidationError):
+        if isinstance(error, ClassValidationError):
+            table, beside = error.cl, list(error.exceptions)
+        error, attribute = error.exceptions[0], None
+        for note in getattr(error, "__notes__", ()):
+            if isinstance(note, AttributeValidationNote):
+                path, attribute = _joined(path, note.name), fields_dict(table)[note.name]
+            else:
+                path += f"[{note.index}]"
+    unknown = [name for other in beside if isinstance(other, ForbiddenExtraKeysError) for name in other.extra_fields]
+    if isinstance(error, ForbiddenExtraKeysError):
+        name = min(unknown)
+        return refused(_joined(path, _shown(name)), f"is not a setting: {_suggestion(name, table, root)}")
+    if isinstance(error, KeyError) and attribute is not None:
+        near = difflib.get_close_matches(attribute.name, unknown, 1)
+        misspelt = f" ({_shown(near[0])} is not a setting: is it misspelt?)" if near else ""
+        place = f" {_TOP}" if table is root else ""
+        return refused(path, f"is missing: {_gift(attribute, place)}{misspelt}")
+    if isinstance(error, _WrongType) and attribute is not None:
+        return refused(path, _instead(attribute, error.description))
+    if not isinstance(error, IncomingPaymentsError):
+        raise error
+    member = _member(error)
+    return _about(_joined(path, member) if attribute is None and member in fields_dict(table) else path, error)
 
 
 def _gift(attribute: "Attribute[Any]", place: str) -> str:
@@ -130,15 +159,19 @@ def _gift(attribute: "Attribute[Any]", place: str) -> str:
     return f"give {_NAMES[toml_type(attribute.type)]}{place}"
 
 
-def _instead(attribute: "Attribute[Any]", value: object) -> str:
-    """Return the error for a value in place of an array."""
+def _instead(attribute: "Attribute[Any]", reason: str) -> str:
+    """Return the error for a setting or table of the wrong type."""
+    if not is_array(attribute.type):
+        how = f": write [{attribute.name}] in front of its settings, once" if inner_table(attribute) else ""
+        return f"{reason}{how}"
     if inner_table(attribute):
         return f"must be an array of tables, such as {example_of(attribute)}"
-    return f'{wrong_type(value, list, _NAMES)}: write it in brackets, such as {attribute.name} = ["..."]'
+    return f'{reason}: write it in brackets, such as {attribute.name} = ["..."]'
 
 
-def _suggestion(name: str, known: Collection[str], root: type) -> str:
-    """Return what to do about the unknown setting `name` of a table with the settings `known`."""
+def _suggestion(name: str, table: type, root: type) -> str:
+    """Return what to do about the unknown setting `name`."""
+    known = [name for name, attribute in fields_dict(table).items() if attribute.init]
     if near := difflib.get_close_matches(name, known, 1):
         return f"did you mean {near[0]}?"
     tables = [table for table in tables_of(root) if name in {setting.name for setting in table.settings}]
@@ -175,14 +208,14 @@ def _about(setting: str, error: IncomingPaymentsError, found: object = None) -> 
 
 @contextmanager
 def naming(path: str, table: object = None, **settings: str) -> Iterator[None]:
-    """Turn the error of a value's constructor into a `ConfigurationError` that names the setting.
+    """Turn the `InvalidValue` of a value's constructor into a `ConfigurationError` that names the setting.
 
     `table` is the table at `path`. The setting of a member has the name in `settings`, or the name of the member in
     snake case. If the table has no such setting, the error names the table.
     """
     try:
         yield
-    except (ConfigurationError, InvalidValue) as error:
+    except InvalidValue as error:
         member = _member(error)
         name = settings.get(member, re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", member))
         if hasattr(table, name):

@@ -165,15 +165,11 @@ def differences(name: str, old: object, new: object) -> list[str]:
 
 def toml_type(kind: Any) -> type:
     """Return the type in TOML of an annotation. Each value of a type of this library is read from a string."""
-    kind = without_none(kind)
+    if get_origin(kind) in (Union, UnionType):
+        kind = get_args(kind)[0]
     if is_array(kind):
         return list
     return kind if kind in (bool, int, datetime) else str
-
-
-def without_none(kind: Any) -> Any:
-    """Return the annotation `X` for `X | None`."""
-    return get_args(kind)[0] if get_origin(kind) in (Union, UnionType) else kind
 
 
 def toml(value: object) -> str:
