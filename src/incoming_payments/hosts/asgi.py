@@ -81,8 +81,10 @@ class AsgiApplication:
         another object than a scope and for a body that is not bytes, and nothing else.
         """
         given: object = scope
-        if type(given) is not dict and not isinstance(given, Mapping):  # a test for a `Mapping` takes 0.4 us
-            text = f"answer() takes the ASGI scope, such as request.scope, not {name_of(given)}"
+        is_mapping = type(given) is dict or isinstance(given, Mapping)  # a test for a `Mapping` takes 0.4 us
+        if not is_mapping or "method" not in scope:
+            found = "a WSGI environ" if is_mapping else name_of(given)
+            text = f"answer() of AsgiApplication takes the ASGI scope, such as request.scope, not {found}"
             raise ConfigurationError(text, setting="scope")
         check_body(body)
         begin_s = time.perf_counter()
