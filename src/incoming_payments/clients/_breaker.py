@@ -108,7 +108,9 @@ class SingleFlight(Generic[T]):
             self._end(key).set_exception(error)
             raise
         except BaseException:
-            self._end(key).set_exception(PortUnavailable("the thread for several waiting requests was stopped"))
+            self._end(key).set_exception(
+                PortUnavailable("the thread that was to get this answer for several requests was stopped")
+            )
             raise
         self._end(key).set_result(result)
         return result

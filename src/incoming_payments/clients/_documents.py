@@ -153,7 +153,7 @@ class Documents(Generic[T]):
             self._again.pop(flight, None)
         flight.set_result(None)
         if failure is not None and document is not None and self._lines.admits(logger, "failed refreshes of documents"):
-            text = "a document that is %.0f s old stays in use: %s"
+            text = "a refresh failed, so a document that is %.0f s old stays in use: %s"
             log_event(logger, logging.WARNING, LogEvent.DOCUMENT_REFRESH_FAILED, text, age_s, failure)
 
     def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
@@ -165,7 +165,7 @@ class Documents(Generic[T]):
 
     def late(self, url: str) -> PortUnavailable:
         """Return the error for a fetch of another thread or event loop that does not end."""
-        return self.unavailable(f"the fetch of {url} does not end")
+        return self.unavailable(f"another thread or event loop is still fetching {url}")
 
     def _is_of_use(self, entry: Entry[T], suffices: Callable[[T], bool]) -> bool:
         """Return whether the known document may stay in use when no fetch succeeds."""

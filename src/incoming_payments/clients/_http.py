@@ -49,7 +49,7 @@ _HEAD: Final = re.compile(
 )
 _NO_BODY: Final = (b"204", b"304")  # RFC 9112 §6.3: whatever their header fields say
 _FRAMING: Final = re.compile(rb"(?im)^(content-length|transfer-encoding):(.*)\r$")
-# The end of a head, and the begin of a final one, in all spellings that the HTTP libraries take
+# The end of response headers, and the beginning of a final response, in all spellings that the HTTP libraries take
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 _FINAL: Final = re.compile(rb"\s*HTTP/[0-9]\.[0-9][ \t]+[2-9][0-9]{2}")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
@@ -256,6 +256,6 @@ def too_large(url: str, bytes_max: int) -> HttpFailed:
 
 def failed(url: str, error: BaseException, *, is_connection: bool) -> HttpFailed:
     """Return the failure that `error` of the HTTP library stands for."""
-    why = "cannot be reached" if is_connection else "gave no valid HTTP answer"
+    why = "cannot be reached" if is_connection else "gave no valid TLS or HTTP answer"
     text = "".join(char if char.isprintable() else " " for char in str(error)[:_ERROR_CHARS_MAX])  # one line of a log
     return HttpFailed(f"{url} {why}: {type(error).__name__}: {text}", is_connection=is_connection)

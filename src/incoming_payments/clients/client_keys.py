@@ -141,7 +141,7 @@ def _read(_: str, answer: HttpAnswer, known: KeySet | None) -> KeySet | None:
         return None
     keys = read_object(answer).get("keys")
     if not isinstance(keys, list):
-        raise HttpFailed("keys is not an array (RFC 7517 §5)")
+        raise HttpFailed("the member keys is not an array (RFC 7517 §5)")
     found: dict[str, dict[str, Any]] = {}
     for jwk in keys[:CLIENT_KEYS_MAX]:
         try:

@@ -36,6 +36,7 @@ from incoming_payments.limits import (
 
 _HEADERS: Final = (("Content-Type", "application/json"), ("Accept", "application/json"))
 _SIGNED: Final = ("@method", "@target-uri", "content-digest", "content-type")  # RFC 9635 §7.3.1
+_SETTING_SUSPECTED: Final = {301, 302, 303, 307, 308, 401, 403, 404, 405}  # answers to a wrong URL or identity
 _GATEWAY: Final = {502, 503, 504}  # the answers of a proxy in front of a server that does not answer
 
 
@@ -313,7 +314,8 @@ class _Attempt:
         else:
             self._breaker.succeeded(time.monotonic())
         if answer.status != 200:
-            raise self._outage(f"answered {answer.status}{_error_code(answer.body)}")
+            advice = ": check url, key and resource_server" if answer.status in _SETTING_SUSPECTED else ""
+            raise self._outage(f"answered {answer.status}{_error_code(answer.body)}{advice}")
         return answer.body
 
     def _outage(self, why: str) -> AuthorizationServerUnavailable:

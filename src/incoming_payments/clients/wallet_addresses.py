@@ -150,4 +150,4 @@ def _read(url: str, answer: HttpAnswer, _: Found | None) -> Found | None:
         asset = Asset(members.get("assetCode", ""), members.get("assetScale", -1))
         return WalletAddress(url, asset, members.get("authServer", ""))
     except InvalidValue as error:
-        raise HttpFailed(f"its wallet address is invalid: {error.description}") from error
+        raise HttpFailed(f"the wallet address document is invalid: {error.description}") from error
