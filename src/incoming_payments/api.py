@@ -218,7 +218,7 @@ _PREFLIGHT: Final = (
     ("Access-Control-Max-Age", "7200"),  # seconds; browsers allow no more
 )
 _PATH: Final = re.compile(re.escape(COLLECTION_PATH) + r"(?:/([^/]+)(/complete)?)?")
-_ROUTES: Final[tuple[Mapping[str, Answer], ...]] = (  # by the number of groups of the path
+_ROUTES: Final[tuple[Mapping[str, Answer], ...]] = (  # the index is the number of groups in the path
     {"POST": _create, "GET": _list, "HEAD": _list},
     {"GET": _get, "HEAD": _get, "OPTIONS": _options},
     {"POST": _complete},

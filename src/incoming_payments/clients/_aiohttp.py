@@ -80,10 +80,10 @@ class AsyncHttpClient:
         except TimeoutError:
             raise too_late(url, timeout_s) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            named = _final(error) if response is None else error  # one text for all methods
+            named = _final(error) if response is None else error  # the text is the same for all methods
             raise failed(url, named, is_connection=response is None and _is_connection(error)) from error
         finally:
-            if response is not None and not response.closed:  # the whole answer closes it
+            if response is not None and not response.closed:  # a complete answer closes the response
                 response.close()
 
     def _open(self) -> aiohttp.ClientSession:

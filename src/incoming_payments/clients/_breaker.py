@@ -132,7 +132,8 @@ class AsyncSingleFlight(Generic[T]):
         All callers get the exception of the work.
         """
         loop = asyncio.get_running_loop()
-        while (flight := self._flights.get(key)) is not None and flight.get_loop() is loop:  # another may have ended
+        # Another event loop may have ended
+        while (flight := self._flights.get(key)) is not None and flight.get_loop() is loop:
             shared = await asyncio.shield(flight)
             if shared is not None:
                 return shared

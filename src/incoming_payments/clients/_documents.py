@@ -282,7 +282,8 @@ class AsyncFetcher(Generic[T]):
         """Begin with no document and no connection."""
         self._documents = evolve(self._empty)
         self._http = self._open()
-        self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}  # the loop has only weak references
+        # The event loop keeps only weak references to tasks
+        self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}
 
     async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
@@ -291,7 +292,8 @@ class AsyncFetcher(Generic[T]):
         entry, flight, is_mine = self._documents.begin(url, suffices)
         if flight is not None:
             if is_mine:
-                task = asyncio.create_task(self._fetch(entry, flight))  # goes on when this caller is cancelled
+                # The task continues when this caller is cancelled
+                task = asyncio.create_task(self._fetch(entry, flight))
                 self._work[task] = entry, flight
                 task.add_done_callback(self._end)
             try:

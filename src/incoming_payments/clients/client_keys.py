@@ -31,7 +31,7 @@ from incoming_payments.limits import (
 KeySet = Mapping[str, Mapping[str, object]]  # the JWKs of one client by `kid`
 
 _NOT_FOUND, _GONE = 404, 410
-_MEMBERS: Final = ("kty", "crv", "alg", "kid", "x", "y", "n", "e")  # the others would only fill the cache
+_MEMBERS: Final = ("kty", "crv", "alg", "kid", "x", "y", "n", "e")  # other members would only fill the cache
 
 
 class HttpClientKeys:

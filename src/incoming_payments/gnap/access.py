@@ -33,7 +33,7 @@ class Action(enum.StrEnum):
     LIST = "list"
     LIST_ALL = "list-all"
 
-    __hash__ = str.__hash__  # in C; that of `Enum` runs in Python
+    __hash__ = str.__hash__  # runs in C; the hash of `Enum` runs in Python
 
 
 # To look an action up takes a quarter of the time of a call of the enum.

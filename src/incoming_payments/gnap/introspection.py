@@ -224,7 +224,7 @@ def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:
         try:
             return client_id(_one_spelling(name))
         except InvalidValue:
-            pass  # absent, or not printable ASCII without spaces
+            pass  # the name is absent, or is not printable ASCII without spaces
     if jwk is None:
         text = "the access token has neither a client nor a key: request a new grant"
         hint = "the introspection answer has neither a usable client or instance_id nor a key: it must name the client"

@@ -25,7 +25,7 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Names = Mapping[bytes, bytes]  # of the header fields, with the last value of each
+Names = Mapping[bytes, bytes]  # the header fields by name, with the last value of each
 
 _BODILESS: Final = {"GET", "HEAD", "OPTIONS"}
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
@@ -227,7 +227,7 @@ async def _receive_body(receive: Receive, limit: int) -> bytes:
 
 def _append(body: bytearray, message: Message) -> bool:
     """Append the bytes of `message` to `body`, and return whether more messages follow."""
-    if message["type"] == "http.disconnect":  # no response can be sent; this ends the request like an error
+    if message["type"] == "http.disconnect":  # no response can be sent, and the error ends the request
         text = "the client disconnected before the end of the body"
         raise (HttpRefused if body else NothingRead)(400, "incomplete_body", text)
     body += message.get("body", b"")

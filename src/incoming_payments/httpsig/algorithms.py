@@ -27,7 +27,7 @@ class Algorithm(enum.Enum):
     PS512 = "PS512"
     RS256 = "RS256"
 
-    __hash__ = object.__hash__  # each member is one object; the hash of `Enum` runs in Python
+    __hash__ = object.__hash__  # each member is one object, and the hash of `Enum` runs in Python
 
     @property
     def registered(self) -> str | None:

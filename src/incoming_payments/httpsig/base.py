@@ -19,7 +19,7 @@ from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.message import RequestMessage, ResponseMessage
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
-Parameters = tuple[tuple[str, BareItemType], ...]  # in the order sent, because the order is signed too
+Parameters = tuple[tuple[str, BareItemType], ...]  # in the order sent, because the signature covers the order
 
 FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")  # RFC 9421 §2.1: a token in lower case
 _METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §9.1: a token, case-sensitive
@@ -56,7 +56,7 @@ def _method_of(request: RequestMessage) -> str:
 # The derived components of a request that need no parameters
 DERIVED: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
     "@method": _method_of,  # §2.2.1
-    "@target-uri": lambda request: request.target.uri,  # §2.2.2: unchanged, after `target` has checked it
+    "@target-uri": lambda request: request.target.uri,  # §2.2.2: the URI as given, after `target` has checked it
     "@authority": lambda request: request.target.authority,  # §2.2.3
     "@scheme": lambda request: request.target.scheme,  # §2.2.4
     "@request-target": lambda request: request.target.path + (request.target.query or ""),  # §2.2.5: origin form
@@ -177,7 +177,7 @@ class BaseBuilder:
         self.message = message
         self._structured_bytes = 0
         self._structures: dict[str, http_sf.StructuredType] = {}
-        self._values: dict[object, str] = {}  # of components with parameters, which take longer
+        self._values: dict[object, str] = {}  # the values of components with parameters, which take longer
 
     @cached_property
     def _query_parameters(self) -> Mapping[str, list[str]]:

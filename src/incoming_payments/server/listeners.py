@@ -49,7 +49,7 @@ def _listener(host: str, port: int, *, is_shared: bool = False) -> socket.socket
         listener = socket.create_server(
             (host, port), family=family, backlog=BACKLOG_CONNECTIONS_MAX, reuse_port=is_shared
         )
-    except (OSError, UnicodeError) as error:  # a UnicodeError: an impossible host name
+    except (OSError, UnicodeError) as error:  # a UnicodeError means an impossible host name
         why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]  # the rest repeats the address
         name, how = _ERRORS.get(getattr(error, "errno", None) or 0, _HOST_ERROR)
         text = f"{name}: cannot listen on {host} port {port}: {why}; {how}"

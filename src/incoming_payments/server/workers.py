@@ -175,7 +175,7 @@ class _Supervisor:
             self._signal(signal.SIGTERM)
             self._stop_by_s = time.monotonic() + _STOP_S_MAX
             for listener in self._listeners:
-                listener.close()  # the workers close theirs, and then no connection is accepted any more
+                listener.close()  # when the workers close their copies too, the port accepts no connection
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._numbers:

@@ -7,7 +7,7 @@ class TestMyNonces(NonceContract):
     def make_nonces(self, directory):
         return MyNonces(directory / "nonces", capacity=self.capacity)
 
-    def open_again(self, nonces, directory):  # as another process would
+    def open_again(self, nonces, directory):  # open the record as another process would
         return MyNonces(directory / "nonces", capacity=self.capacity)
 ```
 

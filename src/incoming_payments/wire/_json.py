@@ -7,7 +7,8 @@ from incoming_payments import limits, strict
 from incoming_payments.errors import MalformedJson
 
 _NAME_CHARS_MAX: Final = 100  # characters of a member name in an error message
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # `dumps` builds one
+# `json.dumps` would build a new encoder for each call
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max: int = limits.JSON_DEPTH_MAX) -> Any:

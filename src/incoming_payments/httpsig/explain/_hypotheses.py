@@ -29,9 +29,9 @@ _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@au
 class Cause:
     """A cause of a refusal."""
 
-    name: str  # stable
-    proved: bool  # with this mistake made on purpose, the signature is valid or the digest matches
-    text: str  # for people
+    name: str  # a stable name for programs
+    proved: bool  # whether the signature is valid, or the digest matches, with this mistake
+    text: str  # the description for people
 
     def __str__(self) -> str:
         return f"{'proved' if self.proved else 'likely'}: {self.text}"

@@ -19,7 +19,8 @@ PRIVATE: Final = 0o077  # mode bits that a file with a secret must not have
 PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have: its writers can pose as the client
 _OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
 _STICKY: Final = stat.S_IWOTH | stat.S_ISVTX  # with the second bit, such as in /tmp, users cannot replace others' files
-_EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")  # no secret ends like this
+# An extension that no secret ends with
+_EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")
 _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
 ServerSecret = NewType("ServerSecret", bytes)  # the content of a file of `secret_files`
 PeerToken = NewType("PeerToken", AccessToken)  # the content of a file of `token_files`
@@ -72,7 +73,7 @@ class Files:
             raise InvalidValue(f"{self._shown(name)} is a folder: give the name of a file") from None
         except ConfigurationError as error:
             raise InvalidValue(f"{self._shown(name)} {error.description}") from None
-        except (OSError, ValueError) as error:  # a ValueError: NUL in the name
+        except (OSError, ValueError) as error:  # a ValueError means a NUL in the name
             why = getattr(error, "strerror", None) or "no file has such a name"
             raise InvalidValue(f"{self._shown(name)} cannot be read: {why}") from None
         self.warn_of(path, denied)

@@ -125,7 +125,7 @@ def _one_of(choices: Collection[str], value: object) -> object:
 def _first_error(error: Exception, root: type) -> ConfigurationError:
     """Return the first error that cattrs has collected, with the path of its setting."""
     path, table, beside = "", root, list[Exception]()
-    attribute: Attribute[Any] | None = None  # of the setting, if the whole setting is at fault
+    attribute: Attribute[Any] | None = None  # the attribute of the setting, if the whole setting is at fault
     while isinstance(error, BaseValidationError):
         if isinstance(error, ClassValidationError):
             table, beside = error.cl, list(error.exceptions)

@@ -30,7 +30,7 @@ class Setting:
     """
 
     name: str = ""
-    type: type = str  # of TOML
+    type: type = str  # the type of the TOML value
     meaning: str
     default: Any
     otherwise: str = ""

@@ -165,7 +165,7 @@ class _Scheduler:
         else:
             if task.process.has_acceptance and type(task.effect) is UpdatePayment:
                 task.effect = only_approved(task.effect)
-            if type(task.effect) in QUOTA_EFFECTS:  # in the memory of the process, so nothing can happen meanwhile
+            if type(task.effect) in QUOTA_EFFECTS:  # quotas are in memory, so no other task can run meanwhile
                 self._ports.execute(task)
                 self._resume(task)
 
