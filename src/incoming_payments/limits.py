@@ -14,7 +14,7 @@ ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points 
 
 # --- resource ---
 URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
-ACCEPT_CHARS_MAX: Final = 1024  # all Accept fields of a request: those of browsers have 150 characters
+ACCEPT_CHARS_MAX: Final = 1024  # all Accept fields of a request: browsers send 150 characters
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's wallet address
 CREDIT_ID_CHARS_MAX: Final = 200  # long enough for a hash, a UUID or a core banking reference
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255  # a UUID has 36; an index entry stays small

@@ -94,8 +94,8 @@ def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store
         raise JsonRefused("is not JSON", fault, position=error.pos) from None
 
 
-# The decoder keeps what the usual one loses. An object is a tuple of its members, an integer is the bytes of its text,
-# and another number is its text.
+# The decoder keeps details that the default decoder loses. An object is a tuple of its members, an integer is the bytes
+# of its text, and another number is its text.
 class _Fraction(str):  # a number with a fraction or an exponent
     __slots__ = ()
 

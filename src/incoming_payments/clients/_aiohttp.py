@@ -203,7 +203,8 @@ def _is_readable(transport: asyncio.Transport) -> bool:
 
 
 class _Resolver(AbstractResolver):
-    """Looks up names in threads of its own, because other parts of the process need those of the event loop."""
+    """Looks up names in threads of its own, because other parts of the process need the threads of
+    the event loop."""
 
     def __init__(self, look_ups: LookUps) -> None:
         self._look_ups = look_ups

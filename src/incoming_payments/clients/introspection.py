@@ -175,7 +175,7 @@ class HttpIntrospector(_Introspector):
     need the same answer at the same time share one request. A failed connection is tried again at most
     `limits.CLIENT_RETRIES_MAX` times. A server that fails repeatedly, also for a probe with a random token, gets no
     requests for some time, at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError` for a wrong
-    setting. In a child process after a fork, the introspector begins anew. Close it with `close`.
+    setting. In a child process after a fork, the introspector has an empty state. Close it with `close`.
     """
 
     async_class = "AsyncHttpIntrospector"
@@ -249,7 +249,7 @@ class AsyncHttpIntrospector(_Introspector):
             raise
 
     async def _probe(self, attempt: "_Attempt") -> AuthorizationServerUnavailable | None:
-        """Probe the server. Return its outage, if it does not answer."""
+        """Probe the server. Return the error to raise if the server does not answer."""
         try:
             attempt.probed(await self._reserved.send(self._request(_probe()), timeout_s=attempt.left_s()))
         except HttpFailed as error:

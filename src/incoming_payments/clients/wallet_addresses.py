@@ -4,7 +4,7 @@
 ports = Ports(store=..., wallet_addresses=HttpWalletAddresses(["https://wallet.bank.example"]))
 ```
 
-The cache and the limits are those of `client_keys`.
+The cache and the limits are the same as in `client_keys`.
 """
 
 import ssl
@@ -37,8 +37,8 @@ class HttpWalletAddresses:
 
     `base_urls` are the URLs below which the wallet addresses of this ASE lie. A wallet address elsewhere, with a query,
     or with a path that servers read in several ways, is not hosted here, and causes no fetch. The other arguments are
-    those of `HttpClientKeys`. Set `allow_private` also if the service for wallet addresses has a private IP address.
-    Close the port with `close`.
+    the same as in `HttpClientKeys`. Set `allow_private` also if the service for wallet addresses has a private IP
+    address. Close the port with `close`.
 
     A wallet address is inactive if its document has `"active": false`, or the answer is 410. It is unknown if the
     answer is 404. Raises `ConfigurationError` for no base URL, or for http without `allow_private`, and `InvalidValue`

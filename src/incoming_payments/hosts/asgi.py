@@ -35,7 +35,7 @@ _CLOSE: Final = ("Connection", "close")
 class AsgiApplication:
     """The `service` as an application for any ASGI server that runs on asyncio.
 
-    The arguments, the errors and the log are those of `incoming_payments.hosts.wsgi.WsgiApplication`, except that the
+    The arguments, the errors and the log are as in `incoming_payments.hosts.wsgi.WsgiApplication`, except that the
     service is an `AsyncIncomingPayments`. `on_shutdown` is awaited when the server stops. Close the store there.
 
     Route `paths`, and every path below them, to the application.

@@ -144,7 +144,7 @@ class _Supervisor:
             self._signal(signal.SIGKILL)
 
     def _listen_to(self, pid: int, number: int) -> None:
-        """Kill a worker that has given no sign of life for too long. Its end is noted like that of any other."""
+        """Kill each worker without a sign of life for too long. The supervisor then notes its end as usual."""
         self._silent[number] = 0 if self._beats[number] else self._silent[number] + 1
         self._beats[number] = 0
         if self._silent[number] == WORKER_SILENT_S_MAX:

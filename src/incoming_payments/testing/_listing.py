@@ -48,7 +48,8 @@ class ListingContract(StoreHooks):
         assert ids[1:3] == _ids(store, newer_than=place, limit=2)
 
     def test_new_payments_do_not_move_the_pages(self, store: PaymentStore) -> None:
-        """Payments are created before and behind the reader. The pages hold each earlier payment once."""
+        """While a reader goes from page to page, payments enter the list before and after its page. The pages have each
+        earlier payment once."""
         ids = [create(store, a_creation(now=NOW + number * _SECOND)) for number in range(10)][::-1]
         late = iter([timedelta(hours=hours) for hours in (1, -1, 2, -2)])
 

@@ -279,7 +279,7 @@ class StreamSender:
         elif packet.probe:
             self._quoted(packet, sealed, now)
         else:
-            self._end(Ending.REFUSED, f"of a packet of {packet.prepare.amount}, only {sealed.amount} arrive")
+            self._end(Ending.REFUSED, f"only {sealed.amount} of the {packet.prepare.amount} units of a packet arrived")
 
     def _shrink(self, packet: Packet, reject: Reject, now: datetime) -> None:
         """Reduce the packet size in the ratio of the two amounts in F08, which may be in another asset."""

@@ -173,7 +173,8 @@ class AuthorizationServer:
         return True
 
     def _rfc9767(self, token: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of RFC 9767 §3.3. The client is not part of it, so it is the `instance_id`."""
+        """Return the answer of RFC 9767 §3.3. That answer has no member for the client, so the client is in
+        `instance_id`."""
         answer = {"active": True, "iss": self._issuer, "access": [token["access"]]}
         if token["client"] is not None:
             answer["instance_id"] = token["client"]

@@ -71,8 +71,8 @@ class _Ledger:
 
     payment: PaymentId | None  # without a payment, the workers insert payments
     key: str | None = None  # with a key, they insert each payment under an idempotency key that begins with it
-    sent: dict[str, int] = Factory(dict)  # by the id of the credit or payment: the value, or the number of the key
-    answered: dict[str, int] = Factory(dict)  # the total received in each answer, or the number of the key
+    sent: dict[str, int] = Factory(dict)  # the value of each credit id, or the key number of each payment id
+    answered: dict[str, int] = Factory(dict)  # the total received in each answer, or the key number
     moments: list[int] = Factory(list)
 
 

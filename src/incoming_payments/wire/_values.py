@@ -116,7 +116,7 @@ class SummaryView:
 
 @frozen
 class PageView:
-    """One page of a list. The cursors are those of its first and its last payment, absent from an empty page."""
+    """One page of a list. The cursors name the first and the last payment. An empty page has none."""
 
     result: Sequence[SummaryView]
     has_next_page: bool

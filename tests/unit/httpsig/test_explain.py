@@ -382,16 +382,16 @@ def test_report_of_a_post() -> None:
 @pytest.mark.parametrize(
     ("code", "nonce", "words"),
     [
-        ("nonce_used", "1234", "anew: its nonces have 4 characters, and short ones repeat"),
+        ("nonce_used", "1234", "each retry: its nonces have 4 characters, and short ones repeat"),
         (
             "nonce_used",
             "12345678",
-            "retry anew: it, its HTTP library or a proxy sent a request again, or it signed",
+            "retry: it, its HTTP library or a proxy sent a request again, or it signed",
         ),
         (
             "request_repeated",
             None,
-            "retry anew: it, its HTTP library or a proxy sent a request again, or it signed",
+            "retry: it, its HTTP library or a proxy sent a request again, or it signed",
         ),
         ("nonce_unsupported", "1234", "the service has no port nonces: pass nonces=..., such as store.nonces"),
         ("key_unusable", None, "no known mistake fits: see the reason above"),
@@ -424,10 +424,10 @@ def test_target_that_is_no_url() -> None:
 
 
 def test_component_without_value() -> None:
-    """A line of the base that could not be built says so, and the signature could not be tried."""
+    """A line of the base that could not be built says so, and the signature could not be verified."""
     text = str(refused(forge(get(), [*get_lines(), ('"x-a"', "x"), ('"x-b";sf;key="a"', "")])))
     assert '\n    "x-a": <no value>\n    "x-b";sf;key="a": <no value>\n' in text
-    assert "it could not be tried" in text
+    assert "it could not be verified" in text
 
 
 def test_several_signatures() -> None:

@@ -368,7 +368,8 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
     Hypothesis("form", _FORM, _form, "the fields are not written as RFC 9421 section 4 says: {said}"),
     Hypothesis("fields_missing", {Code.SIGNATURE_MISSING}, _fields_missing, "{said}: the client did not sign the"
         " request, or a proxy or a framework removed these fields"),
-    Hypothesis("repeated", _REPLAYED, _repeated, "the client must sign each request and each retry anew: {said}"),
+    Hypothesis("repeated", _REPLAYED, _repeated, "the client must make a new signature for each"
+        " request and each retry: {said}"),
     Hypothesis("no_nonces", {"nonce_unsupported"}, lambda _: iter([Trial()]), "the service has no port nonces: pass"
         " nonces=..., such as store.nonces"),
     Hypothesis("keyid", {Code.KEY_UNKNOWN, Code.KEY_ID_MISSING}, _keyid,
@@ -380,7 +381,7 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
     Hypothesis("clock", {Code.STALE, Code.CREATED_IN_FUTURE}, _each(_clock), "the times differ: {said}"),
     Hypothesis("lost_field", _ABSENT, _each(_lost_field, complete=False), "the client signed {said}"),
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
-    Hypothesis("digest_of", _DIGEST, _digest_of, "the digest is that of {said}, and not of the bytes received"),
+    Hypothesis("digest_of", _DIGEST, _digest_of, "the digest belongs to {said}, and not to the bytes received"),
     Hypothesis("body_changed", _CHANGED, _each(_body_changed), "the client signed {said}: the body was changed"
         " afterwards, by a proxy or by the client", proves=False),
     *(Hypothesis(part, _INVALID, _each(_target(part)), f"the client signed {{said}}: another {part} than the"

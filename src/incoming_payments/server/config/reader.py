@@ -44,7 +44,7 @@ _NAMES: Final[Mapping[type, str]] = {
     time: "a time",
 }
 _TOP: Final = "in front of the first table"
-HARMLESS_NAME: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name like that of a setting, and unlike a token
+HARMLESS_NAME: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name that may be a setting, and cannot be a token
 
 
 class _WrongType(ConfigurationError):

@@ -1,5 +1,5 @@
-"""Write a request as a `curl` command for any POSIX shell that sends exactly its bytes. This module runs no command
-and reads no file."""
+"""Write a request as a `curl` command for any POSIX shell. The command sends exactly the bytes of the request. This
+module runs no command and reads no file."""
 
 import ipaddress
 import re

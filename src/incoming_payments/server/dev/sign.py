@@ -34,7 +34,7 @@ _MADE: Final = {"content-length", "content-digest", "transfer-encoding"}
 _DESCRIPTION: Final = """\
 Sign a request, and print the curl command that sends it: paste it into a shell, or pipe it into `sh`.
 
-Key and token are those of the first [[token]] in the configuration. The private key is in the file of its jwk_file with
+The first [[token]] in the configuration has the key and the token. The private key is in the file of jwk_file with
 .pem at the end, as `init` writes it. Without a configuration give --key, --key-id and --token. The command contains the
 access token, so keep it secret. The private key is never printed. A service accepts a
 signature for some minutes only (signature_age_s). Then sign again.

@@ -238,7 +238,7 @@ class List(Operation):
         else:
             ids = [_id_of(item) for item in answer.result]
             ends = (answer.start_cursor, answer.end_cursor)
-            require(ends == ((ids[0], ids[-1]) if ids else (None, None)), f"the cursors {ends} are not those of {ids}")
+            require(ends == ((ids[0], ids[-1]) if ids else (None, None)), f"the cursors {ends} do not belong to {ids}")
         places = [(ledgers[id].created_at, id) for id in ids]
         require(len(ids) <= self.limit, f"a page of {self.limit} has {len(ids)} payments")
         require(places == sorted(set(places), reverse=True), f"the page is not in the order of creation: {places}")
