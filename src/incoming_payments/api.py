@@ -80,7 +80,7 @@ class Response:
     cause: errors.IncomingPaymentsError | None = field(default=None, repr=False, eq=False)
 
 
-# The status of each error that a client can cause, and of a port that cannot answer. The host answers others with 500.
+# The status of each error that a client can cause, and of a port that cannot answer. Other errors become a 500.
 STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.MalformedJson: 400,
     errors.MalformedIdempotencyKey: 400,

@@ -176,7 +176,7 @@ class _Exchanges(asyncio.Protocol):
     def end(self) -> None:
         if self._received is None or not self._received.is_one_answer() or self._handler.should_close:
             self._handler.force_close()
-            self._transport.abort()  # a close of TLS would wait 30 s for the peer, without a limit on the connections
+            self._transport.abort()  # `close` would wait 30 s for a TLS peer, outside the connection limit
         self._received = None
 
     def data_received(self, data: bytes) -> None:

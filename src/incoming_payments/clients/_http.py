@@ -13,7 +13,7 @@ if exactly one final, well-formed answer arrived on it for each request. `Receiv
 of RFC 9112, because http.client and aiohttp also take malformed answers. An interim response, a byte after the answer,
 or a byte while the connection is idle closes it too. The check for such a byte comes directly before the request is
 written. A server that sends an unsolicited answer in the short time between the check and the arrival of the request
-cannot be told from one that answers quickly.
+cannot be told from a server that answers quickly.
 """
 
 import errno

@@ -42,7 +42,7 @@ class HttpWalletAddresses:
 
     A wallet address is inactive if its document has `"active": false`, or the answer is 410. It is unknown if the
     answer is 404. Raises `ConfigurationError` for no base URL, or for http without `allow_private`, and `InvalidValue`
-    for one that is not a URL.
+    for a base URL that is not a URL.
     """
 
     async_class = "AsyncHttpWalletAddresses"
@@ -108,7 +108,7 @@ class AsyncHttpWalletAddresses:
 
 
 def checked_base_urls(urls: Iterable[str], *, allow_http: bool) -> tuple[str, ...]:
-    """Return base URLs in their canonical spelling. Raises `ConfigurationError` or `InvalidValue` for a wrong one."""
+    """Return base URLs in their canonical spelling. Raises `ConfigurationError` or `InvalidValue` for a wrong URL."""
     check_types(bool, {"allow_private": allow_http})
     bases = tuple(canonical_url(url, member="base_urls") for url in all_of(str, urls, member="base_urls"))
     if not bases or any("?" in base for base in bases):

@@ -185,4 +185,6 @@ def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
 
 
 def _too_many_effects(effect: effects.Effect[Any]) -> FlowStuck:
-    return FlowStuck(f"the flow did not end after {FLOW_STEPS_MAX} effects: the next one was {type(effect).__name__}")
+    return FlowStuck(
+        f"the flow did not end after {FLOW_STEPS_MAX} effects: the next effect was {type(effect).__name__}"
+    )

@@ -41,8 +41,8 @@ class SignatureInput:
 
     `values` holds all parameters by name, including unknown ones, because all of them are signed. `signature_params` is
     the value of `@signature-params`, the last line of the signature base: the components and parameters in their strict
-    form, in the order sent. The properties after `parameters` are the known ones; an absent parameter is None. Their
-    types are checked when the field is parsed.
+    form, in the order sent. The properties after `parameters` are the known parameters. An absent parameter is None.
+    Their types are checked when the field is parsed.
     """
 
     label: str

@@ -308,7 +308,7 @@ def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) ->
         text = f"the tag of the signature is not {policy.tag!r}: sign with that tag (RFC 9421 §2.3)"
         raise SignatureRefused(Code.TAG_MISMATCH, text)
     if policy.nonce_required and not given.nonce:
-        text = "the signature has no nonce: sign each request with a new one (RFC 9421 §2.3)"
+        text = "the signature has no nonce: sign each request with a new nonce (RFC 9421 §2.3)"
         raise SignatureRefused(Code.NONCE_MISSING, text)
 
 

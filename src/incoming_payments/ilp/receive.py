@@ -324,7 +324,7 @@ def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, 
 
 
 def _open_stream(prepare: Prepare, peer: Peer, receiver: Receiver, nonce: bytes) -> Arrival | Reply:
-    """Decrypt the STREAM packet in `prepare`, or return the reply to one that is not for a payment of this service."""
+    """Decrypt the STREAM packet in `prepare`, or return the reply if it is not for a payment of this service."""
     try:
         payment_id, keys = receiver.find(prepare.destination)
     except errors.MalformedAddress as error:

@@ -130,7 +130,7 @@ class _Supervisor:
             self._signal(signal.SIGHUP)
 
     def _tick(self) -> None:
-        """Replace lost workers and kill silent ones. After a stop, kill those that take too long."""
+        """Replace lost workers, and kill silent workers. After a stop, kill workers that take too long."""
         if not self._is_stopping:
             lost, self._lost = self._lost, []
             for number in lost:

@@ -54,7 +54,7 @@ Post = Callable[[bytes], bytes]
 """Sends a packet and returns the reply. Raises `OSError` if there is no reply, and `NotTaken` for a final error."""
 
 Link = Callable[[], AbstractContextManager[Post]]
-"""Opens a connection to the service. Each thread opens its own."""
+"""Opens a connection to the service. Each thread opens its own connection."""
 
 
 class NotTaken(Exception):

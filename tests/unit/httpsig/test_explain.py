@@ -315,7 +315,7 @@ def test_another_component_is_covered_instead(request_: RequestMessage, words: s
 def test_another_key_of_the_client() -> None:
     """A signature by another key of the client than its keyid names is proved."""
     found = refused(forge(get(), get_lines(), key=OTHER), keys=BOTH)
-    assert str(found.causes[0]) == 'proved: the client signed with its key of the kid "key-2"'
+    assert str(found.causes[0]) == 'proved: the client signed with its key "key-2", but sent another keyid'
 
 
 @pytest.mark.parametrize(("algorithm", "octets"), [(Algorithm.ES256, 32), (Algorithm.ES384, 48)])
@@ -382,7 +382,7 @@ def test_report_of_a_post() -> None:
 @pytest.mark.parametrize(
     ("code", "nonce", "words"),
     [
-        ("nonce_used", "1234", "each retry: its nonces have 4 characters, and short ones repeat"),
+        ("nonce_used", "1234", "each retry: its nonces have 4 characters, and short nonces repeat"),
         (
             "nonce_used",
             "12345678",

@@ -135,11 +135,11 @@ def _fields_missing(case: Case) -> Iterator[Trial]:
 
 
 def _repeated(case: Case) -> Iterator[Trial]:
-    """Yield the reason for a replay that fits the first signature. The policy accepted that one, or a later one."""
+    """Yield the reason for a replay that fits the first signature. The policy accepted it or a later one."""
     nonces = [len(one.given.nonce) for one in case.signatures if one.given.nonce]
     if nonces and nonces[0] < _NONCE_CHARS_MIN:
-        yield Trial(f"its nonces have {nonces[0]} characters, and short ones repeat")
-    yield Trial("it, its HTTP library or a proxy sent a request again, or it signed two equal ones within a second")
+        yield Trial(f"its nonces have {nonces[0]} characters, and short nonces repeat")
+    yield Trial("it, its HTTP library or a proxy sent a request again, or it signed two equal requests within a second")
 
 
 def _keyid(case: Case) -> Iterator[Trial]:
@@ -388,7 +388,7 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
         " service expects; compare base_url and the proxy") for part in _PARTS),
     Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),
     Hypothesis("token", _INVALID, _each(_token), "the client signed authorization as {said}"),
-    Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key of the kid {said}"),
+    Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key {said}, but sent another keyid"),
     Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, but the JWK names"
         " another algorithm"),
     Hypothesis("der", _INVALID, _each(_der), "the signature is in DER; it must be r and s alone"),

@@ -31,7 +31,7 @@ def _otherwise(setting: Setting) -> str:
 def template(*, has_authorization_server: bool, active: Collection[str] = (), **values: object) -> str:
     """Return the configuration that `init` writes, with `values` for the placeholders.
 
-    It has a table for the authorization server or for a token. It shows the other one as a comment, and
+    It has a table for the authorization server or for a token. It shows the other table as a comment, and
     `[wallet_addresses]` too. `active` are the names of the settings of the authorization server that are set although
     they are optional.
     """

@@ -139,7 +139,7 @@ def _body(options: argparse.Namespace) -> _Body:
     data: str | None = options.data
     if data is None:
         if options.method in _WITH_BODY:
-            text = f"{options.method} needs --data: the body, @FILE or @-; --data '' is an empty one"
+            text = f"{options.method} needs --data: the body, @FILE or @-; --data '' is an empty body"
             raise _wrong("--data", text)
         return _Body()
     if options.method == "HEAD" and data:

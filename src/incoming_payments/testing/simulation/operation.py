@@ -31,7 +31,7 @@ Clock = Callable[[], datetime]
 
 @frozen(kw_only=True)
 class Flows:
-    """The use cases to simulate. The defaults are the library's own; replace them with your wrapped ones."""
+    """The use cases to simulate. The defaults are the use cases of the library. Replace them with your wrappers."""
 
     create_payment: Callable[..., Flow[PaymentView]] = create_payment
     receive: Callable[..., Flow[Credit]] = receive

@@ -213,7 +213,7 @@ class _Scheduler:
         process.offset = timedelta(microseconds=self.state.below(4_000_000) - 2_000_000)
 
     def _crash(self, process: Process) -> None:
-        """Replace a process, with all its tasks, by a new one, which must find all that was committed."""
+        """Replace a process, with all its tasks, by a new process, which must find all that was committed."""
         self.state.note(f"{process.name} crashes")
         self._traffic.note_crash()
         for task in list(process.tasks.values()):

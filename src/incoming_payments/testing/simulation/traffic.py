@@ -35,7 +35,7 @@ RECENT_PACKETS_MAX: Final = 8  # packets of one payment, from which a repeated p
 
 
 class Traffic:
-    """The operations of one run, the new ones and the repeated ones."""
+    """The new and the repeated operations of one run."""
 
     def __init__(self, state: SimulationState, tasks: list[Task]) -> None:
         self._state = state
