@@ -45,7 +45,7 @@ STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments with cached keys: about 2 K
 EXCESS_UNITS_MAX: Final = 1  # the default excess of a packet, in minor units: rounding of an exchange rate
 EXCESS_BASIS_POINTS_MAX: Final = 100  # the default excess, relative to incomingAmount: for senders with a coarse asset
 EXCESS_BASIS_POINTS_SETTING_MAX: Final = 5000  # the largest setting: half of incomingAmount is far beyond rounding
-PREPARE_MARGIN_MS_MIN: Final = 1000  # the default time until a Prepare expires: for the commit and the reply
+PREPARE_MARGIN_MS_MIN: Final = 1000  # the default time that a Prepare must have left, for commit and reply
 PREPARE_MARGIN_SETTING_MS_MAX: Final = 20_000  # the largest setting: a packet has about 30 s for its whole route
 
 # --- the STREAM sender for tests ---

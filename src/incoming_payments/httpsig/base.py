@@ -109,7 +109,7 @@ class Coverage:
 
     @cached_property
     def inner_list(self) -> str:
-        """The identifiers as an inner list, RFC 9651 §4.1.1.1. Raises `MalformedField` if one cannot be written."""
+        """The identifiers as an inner list, RFC 9651 §4.1.1.1. Raises `MalformedField` for an invalid one."""
         return f"({' '.join([component.identifier for component in self.components])})"
 
     @cached_property
@@ -134,7 +134,7 @@ class Coverage:
 
 
 def serialise_parameters(parameters: Parameters) -> str:
-    """Return `parameters` in the form of RFC 9651 §4.1.1.2. Raises `MalformedField` if one cannot be written."""
+    """Return `parameters` in the form of RFC 9651 §4.1.1.2. Raises `MalformedField` for an invalid one."""
     text = ""
     for key, value in parameters:
         if not SF_KEY.fullmatch(key):

@@ -14,7 +14,7 @@ _HOST_ERROR: Final = ("listen.host", "give an address of this machine, such as 1
 _ERRORS: Final = {  # the setting at fault, and the change to make
     errno.EADDRINUSE: (
         "listen.port",
-        "stop the program that listens there, or give another port, which base_url may have to name as well",
+        "stop the program that listens there, or give another port; if base_url contains the port, change it too",
     ),
     errno.EACCES: ("listen.port", "give a port above 1023, because lower ports need privileges"),
 }

@@ -186,8 +186,8 @@ def build(
 ) -> Application:
     """Return the ASGI application for `settings` on an open `store`.
 
-    It closes the store, the `wallet_ports` and the `connections` when the server stops. `connections` replace the
-    tokens of `settings`.
+    It closes the store, the `wallet_ports` and the `connections` when the server stops. If there are `connections`, an
+    authorization server checks tokens, and the service ignores the tokens in `settings`.
     """
 
     async def close() -> None:

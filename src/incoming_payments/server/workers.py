@@ -32,9 +32,10 @@ def hold_signals() -> None:
 def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Callable[[], None]) -> int:
     """Run `work` in a process for each of `listeners` until a signal stops them, and return the exit status.
 
-    `work` gets the number of its worker, from 0, its listener, and a function to call once a second while it is alive.
-    It stops on SIGTERM, and returns the exit status of its process. It runs with the caller's signal handlers and open
-    files. The caller must have no other threads. A single worker runs in the calling process, without a supervisor.
+    `work` gets the number of its worker, from 0, its listener, and a function. `work` calls the function once a
+    second, as a sign of life. It stops on SIGTERM, and returns the exit status of its process. It runs with the signal
+    handlers and open files of the caller. The caller must have no other threads. A single worker runs in the calling
+    process, without a supervisor.
 
     The calling process supervises the others:
 

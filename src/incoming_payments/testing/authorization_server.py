@@ -262,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Run an authorization server for tests on loopback. It reads commands from standard input.",
         epilog=f"Each command is a line of JSON, such as {_EXAMPLE}. Others: revoke, publish, fail, requests.",
     )
-    parser.add_argument("--port", type=int, default=0, help="the port (a free one)")
+    parser.add_argument("--port", type=int, default=0, help="the port to listen on (default: a free port)")
     parser.add_argument("--dialect", choices=get_args(Dialect), default="rfc9767", help="its answers (rfc9767)")
     parser.add_argument("--issuer", help="the iss of its answers (its own URL)")
     parser.add_argument("--service-jwk", type=Path, help="a file with the public key that must sign introspections")

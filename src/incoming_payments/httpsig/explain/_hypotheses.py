@@ -388,7 +388,8 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
         " service expects; compare base_url and the proxy") for part in _PARTS),
     Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),
     Hypothesis("token", _INVALID, _each(_token), "the client signed authorization as {said}"),
-    Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key {said}, but sent another keyid"),
+    Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key {said}, but sent"
+        " another keyid"),
     Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, but the JWK names"
         " another algorithm"),
     Hypothesis("der", _INVALID, _each(_der), "the signature is in DER; it must be r and s alone"),
