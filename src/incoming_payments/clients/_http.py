@@ -209,7 +209,7 @@ class LookUps:
         self._in_progress: dict[tuple[str, int], Future[list[Any]]] = {}
 
     def start(self, host: str, port: int) -> "Future[list[Any]]":
-        """Return the future addresses of `host`, as `socket.getaddrinfo` gives them. Raises `OSError`."""
+        """Return a future for the addresses of `host`, in the form of `socket.getaddrinfo`. Raises `OSError`."""
         key = host.strip("[]"), port
         with self._lock:
             if known := self._in_progress.get(key):

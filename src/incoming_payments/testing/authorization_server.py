@@ -263,8 +263,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=f"Each command is a line of JSON, such as {_EXAMPLE}. Others: revoke, publish, fail, requests.",
     )
     parser.add_argument("--port", type=int, default=0, help="the port to listen on (default: a free port)")
-    parser.add_argument("--dialect", choices=get_args(Dialect), default="rfc9767", help="its answers (rfc9767)")
-    parser.add_argument("--issuer", help="the iss of its answers (its own URL)")
+    parser.add_argument(
+        "--dialect", choices=get_args(Dialect), default="rfc9767", help="the form of the answers (rfc9767)"
+    )
+    parser.add_argument("--issuer", help="the iss of the answers (default: the URL of the server)")
     parser.add_argument("--service-jwk", type=Path, help="a file with the public key that must sign introspections")
     options = parser.parse_args(arguments)
     try:

@@ -192,7 +192,7 @@ PROVED: Final[list[tuple[str, RequestMessage, str]]] = [
     ("digest_form", digested(content_digest(BODY, "sha-256").replace("256", "512")), "another algorithm than its name"),
     ("digest_form", sign(put(post(), "Content-Length", "5"), KEY, created=NOW), "is right, so Content-Length is wrong"),
     ("digest_of", reserialised(lambda body: json.dumps(body, separators=JS, ensure_ascii=False),
-     json.dumps(json.loads(METADATA)).encode()), "the body as compact JSON (JSON.stringify), and not of the bytes"),
+     json.dumps(json.loads(METADATA)).encode()), "the body as compact JSON (JSON.stringify), and not to the bytes"),
     ("digest_of", reserialised(json.dumps), "json.dumps of Python"),
     ("digest_of", reserialised(lambda body: json.dumps(body, separators=JS).replace("/", "\\/")), "json_encode of PHP"),
     ("digest_of", reserialised(lambda body: json.dumps(body, separators=JS, ensure_ascii=False).replace(

@@ -101,7 +101,7 @@ def open_case(evidence: Evidence, code: str) -> Case:
 
 
 def read_signatures(evidence: Evidence, form: StrictForm) -> list[ReadSignature]:
-    """Return the signatures in the two fields, those by known keys first; none when a field cannot be read."""
+    """Return the signatures in the two fields, first the signatures by known keys, or none if a field is unreadable."""
     try:
         given, octets_of = parse_signature_input([form.signature_input]), parse_signature([form.signature])
     except MalformedField:

@@ -41,7 +41,7 @@ _AUTHORIZED: Final = (("Authorization", f"GNAP {TOKEN}"),)
 
 @define(eq=False)
 class Create(Operation):
-    """A signed request to create a payment. With an idempotency key, the client repeats it until it is answered."""
+    """A signed request to create a payment. With an idempotency key, the client repeats the request until answered."""
 
     limit: int | None
     expires_at: datetime | None
