@@ -93,7 +93,8 @@ class Documents(Generic[T]):
     last document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not
     known now. A document is fetched again after `max_age_s` seconds of `clock`. At most `first_max` fetches of
     unknown documents are in flight. `of_domain_max` is the share of each parent domain in these fetches, and in the
-    fetches of known documents. See `exceeds_share`. There are no more fetches of known documents than the cache has documents.
+    fetches of known documents. See `exceeds_share`. There are no more fetches of known documents than the cache has
+    documents.
     """
 
     read: Callable[[str, HttpAnswer, T | None], T | None]
