@@ -190,7 +190,7 @@ def _take_key(connection: Connection, keyed: KeyedCreation | None, now: datetime
         query = "SELECT * FROM idempotency_keys WHERE client = %s AND key = %s"
         [row] = connection.execute(query, (keyed.client, keyed.key)).fetchall()
         return KeyedCreation(**row)
-    # Remove two records that have ended. SKIP LOCKED: two transactions never wait for each other's records.
+    # Delete two expired records. SKIP LOCKED: two transactions never wait for each other's records.
     connection.execute(
         "DELETE FROM idempotency_keys WHERE (client, key) IN "
         "(SELECT client, key FROM idempotency_keys WHERE until < %s ORDER BY until LIMIT 2 FOR UPDATE SKIP LOCKED)",

@@ -80,7 +80,7 @@ class Response:
     cause: errors.IncomingPaymentsError | None = field(default=None, repr=False, eq=False)
 
 
-# The status of each error that a client can cause, and of a port that cannot answer. The host answers others with 500.
+# The status of each error that a client can cause, and of a port that cannot answer. Other errors become a 500.
 STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.MalformedJson: 400,
     errors.MalformedIdempotencyKey: 400,
@@ -218,7 +218,7 @@ _PREFLIGHT: Final = (
     ("Access-Control-Max-Age", "7200"),  # seconds; browsers allow no more
 )
 _PATH: Final = re.compile(re.escape(COLLECTION_PATH) + r"(?:/([^/]+)(/complete)?)?")
-_ROUTES: Final[tuple[Mapping[str, Answer], ...]] = (  # by the number of groups of the path
+_ROUTES: Final[tuple[Mapping[str, Answer], ...]] = (  # the index is the number of groups in the path
     {"POST": _create, "GET": _list, "HEAD": _list},
     {"GET": _get, "HEAD": _get, "OPTIONS": _options},
     {"POST": _complete},

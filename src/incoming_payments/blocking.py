@@ -1,4 +1,4 @@
-"""Sync ports that block an event loop: those of this library are refused, and slow ones of a host are logged.
+"""Sync ports that block an event loop: refuse the ports of this library, and log the slow ports of a host.
 
 Meanwhile all other requests wait, and nothing else says why.
 """
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 def check_unblocking(name: str, port: object) -> None:
     """Raise `ConfigurationError` if `port` is a sync port of this library that waits. It would block an event loop.
 
-    The class of such a port has the attribute `async_class`, with what to use in its place.
+    The class of such a port has the attribute `async_class`, which names the class to use in its place.
     """
     async_class = getattr(type(port), "async_class", None)
     if async_class is not None:

@@ -103,7 +103,7 @@ class PacketPolicy:
         return index
 
     def sender_of(self, head: Request) -> Peer:
-        """Return the peer that sends this request. The body is not used, so a host can call this before it reads one.
+        """Return the peer that sends this request. A host can call this method before it reads the body.
 
         Raises `HttpRefused` with 414, 431, 405, 415 or 401 when the request cannot be a packet of a known peer.
         """

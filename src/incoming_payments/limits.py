@@ -14,7 +14,7 @@ ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points 
 
 # --- resource ---
 URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
-ACCEPT_CHARS_MAX: Final = 1024  # all Accept fields of a request: those of browsers have 150 characters
+ACCEPT_CHARS_MAX: Final = 1024  # all Accept fields of a request: browsers send 150 characters
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's wallet address
 CREDIT_ID_CHARS_MAX: Final = 200  # long enough for a hash, a UUID or a core banking reference
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255  # a UUID has 36; an index entry stays small
@@ -45,7 +45,7 @@ STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments with cached keys: about 2 K
 EXCESS_UNITS_MAX: Final = 1  # the default excess of a packet, in minor units: rounding of an exchange rate
 EXCESS_BASIS_POINTS_MAX: Final = 100  # the default excess, relative to incomingAmount: for senders with a coarse asset
 EXCESS_BASIS_POINTS_SETTING_MAX: Final = 5000  # the largest setting: half of incomingAmount is far beyond rounding
-PREPARE_MARGIN_MS_MIN: Final = 1000  # the default time until a Prepare expires: for the commit and the reply
+PREPARE_MARGIN_MS_MIN: Final = 1000  # the default time that a Prepare must have left, for commit and reply
 PREPARE_MARGIN_SETTING_MS_MAX: Final = 20_000  # the largest setting: a packet has about 30 s for its whole route
 
 # --- the STREAM sender for tests ---
@@ -84,7 +84,7 @@ EXPLAIN_CAUSES_MAX: Final = 6  # a reader looks at the first few only
 EXPLAIN_CHARS_MAX: Final = 8 * 1024  # length of one diagnosis: an honest request needs about 1,000
 SECRET_PIECE_CHARS_MIN: Final = 8  # the shortest piece of a secret that no error and no diagnosis shows
 EXPLAIN_VALUE_CHARS_MAX: Final = 200  # length of one value in a diagnosis, such as a target URI or a keyid
-EXPLAINED_A_MINUTE_MAX: Final = 10  # diagnoses by one host: enough to find a mistake, too few to fill a log or a core
+EXPLAINED_A_MINUTE_MAX: Final = 10  # diagnoses by one host: enough to find a mistake, too few to fill a log
 
 # --- keys ---
 RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
@@ -110,7 +110,7 @@ ANSWERS_REMEMBERED_MAX: Final = 256  # remembered answers of one introspector: u
 CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection: a kept one may be closed, and a server restarts
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
 ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: header fields, interim responses, chunks
-INTERIM_RESPONSES_MAX: Final = 8  # before one answer: a server sends one or two, and each takes 3 us
+INTERIM_RESPONSES_MAX: Final = 8  # interim responses before one answer: a server sends one or two, and each takes 3 us
 LOOK_UPS_MAX: Final = 128  # simultaneous look-ups of names by one client: each takes a thread, which needs 27 KB
 LOOK_UPS_OF_DOMAIN_MAX: Final = 2  # look-ups for one parent domain once half are in use: its owner may be slow
 LOOK_UP_ADDRESSES_MAX: Final = 16  # addresses of one name: the DNS allows thousands, and a client tries each
@@ -125,7 +125,7 @@ DOCUMENTS_MAX: Final = 1024  # documents in one cache: 25 MB, if each client pub
 FIRST_FETCHES_MAX: Final = 128  # simultaneous fetches of unknown key sets: at most 600 KB each, with asyncio over TLS
 FETCHES_OF_DOMAIN_MAX: Final = 2  # fetches from one parent domain once half are in use: its owner may be slow
 WALLET_FIRST_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown wallet addresses: they are from your own service
-DOCUMENT_FETCH_S_MAX: Final = 3.0  # the default for one fetch: the client waits for it
+DOCUMENT_FETCH_S_MAX: Final = 3.0  # the default for one fetch: the client waits for the fetch
 DOCUMENT_AGE_S_MAX: Final = 300.0  # the default until a document is fetched again: a withdrawn key is valid that long
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: long enough to repair a server
 DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # pause between two fetches of one document: the longest wait for a new key
@@ -135,7 +135,7 @@ APPROVAL_S_MAX: Final = 1.5  # the default for one approval, as in Rafiki: a pac
 APPROVAL_SETTING_S_MAX: Final = 30.0  # the largest setting: a packet has expired by then
 PORT_THREADS_MAX: Final = 64  # threads of one sync port: more calls at once wait, and each thread needs memory
 REFUSAL_CHARS_MAX: Final = 1000  # length of the host's words in a reply: a few sentences; the rest is cut off
-QUOTA_REQUESTS_MAX: Final = 1_000_000  # the largest quota a minute: more is no limit
+QUOTA_REQUESTS_MAX: Final = 1_000_000  # the largest quota of requests a minute: a larger quota would limit nothing
 QUOTA_UNPAID_MAX: Final = 500  # the largest quota of unpaid payments: a refused create may load each of them
 QUOTA_CLIENTS_MAX: Final = 10_000  # clients in memory: 200 bytes each, and 100 for each unpaid payment
 QUOTA_RESERVED_S_MAX: Final = 60  # time from the reservation for a payment to its insertion: a create takes less
@@ -148,7 +148,7 @@ FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payme
 
 # --- adapters and the server ---
 BODY_START_S_MAX: Final = 3  # seconds until the first byte of the body: one round trip of 100 Continue
-BODY_S_MAX: Final = 10  # seconds for a whole body to arrive: the largest needs 52 kbit/s, and a buffering proxy no time
+BODY_S_MAX: Final = 10  # seconds for a whole body to arrive: the largest body needs 52 kbit/s
 BACKLOG_CONNECTIONS_MAX: Final = 128  # connections to accept: the event loop accepts all of them in one iteration
 KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests: longer than a proxy keeps its connection (nginx: 60)
 PORT_MAX: Final = 65535  # the largest port of TCP
@@ -179,7 +179,7 @@ STORE_TRUNCATE_MS_MAX: Final = 250  # how long the writer waits for readers: upd
 STORE_BUSY_S_MAX: Final = 5.0  # how long to wait for a lock that another process holds
 NONCES_MAX: Final = 100_000  # the default: 250 signed requests a second for a whole window; about 30 MB in memory
 NONCES_SWEPT_MAX: Final = 2  # expired nonces removed per new nonce: more than one, so that they never pile up
-IDEMPOTENCY_KEYS_SWEPT_MAX: Final = 2  # expired keys removed per new key, likewise
+IDEMPOTENCY_KEYS_SWEPT_MAX: Final = 2  # expired keys removed per new key: more than one, so that they never pile up
 
 for _smaller, _larger, _why in (
     (METADATA_BYTES_MAX, BODY_BYTES_MAX, "metadata is part of the body"),

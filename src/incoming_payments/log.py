@@ -25,7 +25,10 @@ class LogEvent(enum.StrEnum):
         member.meaning = meaning
         return member
 
-    REQUEST_FAILED = "request_failed", "a port or this library raised an unexpected exception; has the traceback"
+    REQUEST_FAILED = (
+        "request_failed",
+        "a port or this library raised an unexpected exception; the line has the traceback",
+    )
     STORE_UNAVAILABLE = "store_unavailable", "the store did not answer, so a request was refused"
     AUTHORIZATION_SERVER_UNAVAILABLE = (
         "authorization_server_unavailable",
@@ -37,20 +40,20 @@ class LogEvent(enum.StrEnum):
         "document_refresh_failed",
         "a key set or a wallet address could not be fetched again, so the known one stays in use",
     )
-    NOT_READY = "not_ready", "a readiness check failed because of the store; has the traceback"
+    NOT_READY = "not_ready", "a readiness check failed because of the store; the line has the traceback"
     SIGNATURE_REFUSED = "signature_refused", "why a signature was refused, if refusals are explained"
-    EXPLANATION_FAILED = "explanation_failed", "a refused signature could not be explained; has the traceback"
+    EXPLANATION_FAILED = "explanation_failed", "a refused signature could not be explained; the line has the traceback"
     BODY_NOT_READ = (
         "body_not_read",
         "no byte of an announced body arrived, and other code may have read it; or the server failed to read the body",
     )
     WRONG_MOUNT = "wrong_mount", "a 404 that another `mount` would avoid"
     SETTING_SUSPECTED = "setting_suspected", "a setting of the service may be the reason for a refused request"
-    PORT_BLOCKS = "port_blocks", "a sync port blocked the event loop for long; once for each port"
+    PORT_BLOCKS = "port_blocks", "a sync port blocked the event loop for long; logged once for each port"
     LINES_SUPPRESSED = "lines_suppressed", "the number of lines of one kind that the rate limit suppressed"
-    OBSERVER_FAILED = "observer_failed", "an observer raised an exception; has the traceback"
+    OBSERVER_FAILED = "observer_failed", "an observer raised an exception; the line has the traceback"
     DATABASE_CREATED = "database_created", "the SQLite store has created a database, because the file was not there"
-    CHECKPOINT_FAILED = "checkpoint_failed", "SQLite's log could not be copied into the database; it is tried again"
+    CHECKPOINT_FAILED = "checkpoint_failed", "SQLite's log could not be copied into the database; the store tries again"
     CONFIGURATION_READ = "configuration_read", "SIGHUP: `serve` has read its configuration again"
     CONFIGURATION_REFUSED = "configuration_refused", "SIGHUP: the configuration is wrong, so the old settings stay"
     CONFIGURATION_WARNING = "configuration_warning", "a setting is probably a mistake, or needs a restart after SIGHUP"
@@ -60,10 +63,13 @@ class LogEvent(enum.StrEnum):
     )
     EXPIRY_SWEEP_FAILED = "expiry_sweep_failed", "`serve` could not write `expired` events; it tries again"
     REQUEST_ANSWERED = "request_answered", "the access log of `serve`: a request and its response"
-    HEADERS_WITHOUT_END = "headers_without_end", "`serve` closed a connection, because its headers did not end"
+    HEADERS_WITHOUT_END = (
+        "headers_without_end",
+        "`serve` closed a connection, because its request headers were too long",
+    )
     PIPELINE_TOO_LONG = "pipeline_too_long", "`serve` closed a connection, because too many of its requests waited"
     METRICS_UNAVAILABLE = "metrics_unavailable", "another program has taken the port of a worker's metrics"
-    ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception; has the traceback"
+    ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception; the line has the traceback"
 
 
 def log_event(

@@ -125,7 +125,7 @@ class Introspector(Protocol):
     def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
         """Return the information about the token, or `None` when it is not active.
 
-        Send the action and the wallet address of `query` only to an authorization server that answers for them alone.
+        Send the action and the wallet address of `query` only if the authorization server answers only for these two.
         """
 
 

@@ -79,13 +79,14 @@ def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store
     try:
         text = octets.decode()
         if text.startswith("\ufeff"):
-            raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)  # as `loads` does
+            # `json.loads` raises the same error
+            raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
         # The text is UTF-8, so only an escape can spell a forbidden character.
         walk = _Walk(depth_max, exact=to_store, checks_strings=to_store and "\\u" in text)
         return walk.value(_DECODER.decode(text), 0)
     except UnicodeDecodeError:
         raise JsonRefused("is not JSON", "is not UTF-8") from None
-    except RecursionError:  # of the decoder or of the walk
+    except RecursionError:  # the decoder or the walk raises it
         fault = f"is nested more than {depth_max} deep"
         raise JsonRefused(fault, fault) from None
     except json.JSONDecodeError as error:
@@ -93,9 +94,9 @@ def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store
         raise JsonRefused("is not JSON", fault, position=error.pos) from None
 
 
-# The decoder keeps what the usual one loses. An object is a tuple of its members, an integer is the bytes of its text,
-# and another number is its text.
-class _Fraction(str):  # or with an exponent
+# The decoder keeps details that the default decoder loses. An object is a tuple of its members, an integer is the bytes
+# of its text, and another number is its text.
+class _Fraction(str):  # a number with a fraction or an exponent
     __slots__ = ()
 
 
@@ -136,7 +137,7 @@ class _Walk:
             return self._number(raw)
         if kind is _Constant:
             raise JsonRefused(f"has {raw}, which is not JSON", f"is {raw}, {_NO_NUMBER}")
-        return raw  # true, false or null
+        return raw  # `raw` is true, false or null
 
     def _object(self, pairs: tuple[tuple[str, Any], ...], depth: int) -> dict[str, Any]:
         if depth > self._depth_max:
@@ -194,7 +195,8 @@ def _is_exact(text: str, value: float) -> bool:
         return _ZERO.match(text) is not None
     if magnitude == math.inf:
         return False
-    if len(text) <= sys.float_info.dig + 1 and magnitude >= sys.float_info.min:  # a point or an exponent takes one
+    # A point or an exponent takes one character
+    if len(text) <= sys.float_info.dig + 1 and magnitude >= sys.float_info.min:
         return True
     return Decimal(text) == Decimal(repr(value))
 

@@ -80,10 +80,10 @@ class AsyncHttpClient:
         except TimeoutError:
             raise too_late(url, timeout_s) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            named = _final(error) if response is None else error  # one text for all methods
+            named = _final(error) if response is None else error  # the text is the same for all methods
             raise failed(url, named, is_connection=response is None and _is_connection(error)) from error
         finally:
-            if response is not None and not response.closed:  # the whole answer closes it
+            if response is not None and not response.closed:  # a complete answer closes the response
                 response.close()
 
     def _open(self) -> aiohttp.ClientSession:
@@ -176,7 +176,7 @@ class _Exchanges(asyncio.Protocol):
     def end(self) -> None:
         if self._received is None or not self._received.is_one_answer() or self._handler.should_close:
             self._handler.force_close()
-            self._transport.abort()  # a close of TLS would wait 30 s for the peer, without a limit on the connections
+            self._transport.abort()  # `close` would wait 30 s for a TLS peer, outside the connection limit
         self._received = None
 
     def data_received(self, data: bytes) -> None:
@@ -203,7 +203,8 @@ def _is_readable(transport: asyncio.Transport) -> bool:
 
 
 class _Resolver(AbstractResolver):
-    """Looks up names in threads of its own, because other parts of the process need those of the event loop."""
+    """Looks up names in threads of its own, because other parts of the process need the threads of
+    the event loop."""
 
     def __init__(self, look_ups: LookUps) -> None:
         self._look_ups = look_ups

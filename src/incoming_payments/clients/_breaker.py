@@ -108,7 +108,9 @@ class SingleFlight(Generic[T]):
             self._end(key).set_exception(error)
             raise
         except BaseException:
-            self._end(key).set_exception(PortUnavailable("the thread for several waiting requests was stopped"))
+            self._end(key).set_exception(
+                PortUnavailable("the thread that was to get this answer for several requests was stopped")
+            )
             raise
         self._end(key).set_result(result)
         return result
@@ -119,7 +121,7 @@ class SingleFlight(Generic[T]):
 
 
 class AsyncSingleFlight(Generic[T]):
-    """Let tasks that need the same result wait for the first one. When it is cancelled, another one does the work."""
+    """Let tasks that need the same result wait for the first task. If that task is cancelled, another does the work."""
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, asyncio.Future[T | None]] = {}
@@ -130,7 +132,8 @@ class AsyncSingleFlight(Generic[T]):
         All callers get the exception of the work.
         """
         loop = asyncio.get_running_loop()
-        while (flight := self._flights.get(key)) is not None and flight.get_loop() is loop:  # another may have ended
+        # Another event loop may have ended
+        while (flight := self._flights.get(key)) is not None and flight.get_loop() is loop:
             shared = await asyncio.shield(flight)
             if shared is not None:
                 return shared

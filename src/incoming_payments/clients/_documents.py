@@ -91,8 +91,9 @@ class Documents(Generic[T]):
     `read(url, answer, known)` returns the document in the answer of `url`, or `None` if there is none; `known` is the
     last document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not
     known now. A document is fetched again after `max_age_s` seconds of `clock`. At most `first_max` fetches of
-    unknown documents are in flight. `of_domain_max` is the share of each parent domain in them, and in the fetches of
-    known documents. See `exceeds_share`. There are no more fetches of known documents than the cache has documents.
+    unknown documents are in flight. `of_domain_max` is the share of each parent domain in these fetches, and in the
+    fetches of known documents. See `exceeds_share`. There are no more fetches of known documents than the cache has
+    documents.
     """
 
     read: Callable[[str, HttpAnswer, T | None], T | None]
@@ -152,7 +153,7 @@ class Documents(Generic[T]):
             self._again.pop(flight, None)
         flight.set_result(None)
         if failure is not None and document is not None and self._lines.admits(logger, "failed refreshes of documents"):
-            text = "a document that is %.0f s old stays in use: %s"
+            text = "a refresh failed, so a document that is %.0f s old stays in use: %s"
             log_event(logger, logging.WARNING, LogEvent.DOCUMENT_REFRESH_FAILED, text, age_s, failure)
 
     def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
@@ -164,7 +165,7 @@ class Documents(Generic[T]):
 
     def late(self, url: str) -> PortUnavailable:
         """Return the error for a fetch of another thread or event loop that does not end."""
-        return self.unavailable(f"the fetch of {url} does not end")
+        return self.unavailable(f"another thread or event loop is still fetching {url}")
 
     def _is_of_use(self, entry: Entry[T], suffices: Callable[[T], bool]) -> bool:
         """Return whether the known document may stay in use when no fetch succeeds."""
@@ -270,7 +271,8 @@ class AsyncFetcher(_Fetcher[T]):
     def begin(self) -> None:
         """Begin with no document, no connection and no fetch."""
         super().begin()
-        self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}  # the loop has only weak references
+        # The event loop keeps only weak references to tasks
+        self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}
 
     async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
@@ -279,7 +281,8 @@ class AsyncFetcher(_Fetcher[T]):
         entry, flight, is_mine = self._documents.begin(url, suffices)
         if flight is not None:
             if is_mine:
-                task = asyncio.create_task(self._fetch(entry, flight))  # goes on when this caller is cancelled
+                # The task continues when this caller is cancelled
+                task = asyncio.create_task(self._fetch(entry, flight))
                 self._work[task] = entry, flight
                 task.add_done_callback(self._end)
             try:

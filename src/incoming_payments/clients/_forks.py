@@ -1,7 +1,7 @@
-"""Clients begin anew in the child process of a fork.
+"""Clear the state of clients in the child process of a fork.
 
 A fork copies the connections of the parent, but none of its threads. Two processes on one connection would get each
-other's answers. And the child would wait for ever for a lock, a look-up or a request of a thread of the parent.
+other's answers. The child would also wait for ever for a lock, a look-up or a request of a thread of the parent.
 """
 
 import os
@@ -13,16 +13,17 @@ class Client(Protocol):
     """A client of another system."""
 
     def begin(self) -> None:
-        """Begin without connections, caches, locks and work in progress."""
+        """Drop all connections, caches, locks and work in progress."""
 
 
 _clients: Final["weakref.WeakSet[Client]"] = weakref.WeakSet()
-# Never closed and never collected in a child, because that could wait for a lock or disturb the loop of the parent.
+# The state of the parent's clients. The child neither closes nor frees it: that could wait for a lock, or disturb the
+# event loop of the parent.
 _of_parent: Final[list[dict[str, Any]]] = []
 
 
 def begin(client: Client) -> None:
-    """Let `client` begin, now and in each child process."""
+    """Call `client.begin`, now and in each child process."""
     client.begin()
     _clients.add(client)
 

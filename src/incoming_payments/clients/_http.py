@@ -13,7 +13,7 @@ if exactly one final, well-formed answer arrived on it for each request. `Receiv
 of RFC 9112, because http.client and aiohttp also take malformed answers. An interim response, a byte after the answer,
 or a byte while the connection is idle closes it too. The check for such a byte comes directly before the request is
 written. A server that sends an unsolicited answer in the short time between the check and the arrival of the request
-cannot be told from one that answers quickly.
+cannot be told from a server that answers quickly.
 """
 
 import errno
@@ -47,9 +47,9 @@ _TEXT: Final = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"
 _HEAD: Final = re.compile(
     rb"HTTP/1\.1 ([2-5][0-9]{2})(?: " + _TEXT + rb")?\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]++:" + _TEXT + rb"\r\n)*+)\r\n"
 )
-_NO_BODY: Final = (b"204", b"304")  # RFC 9112 §6.3: whatever their header fields say
+_NO_BODY: Final = (b"204", b"304")  # RFC 9112 §6.3: these have no body, whatever their header fields say
 _FRAMING: Final = re.compile(rb"(?im)^(content-length|transfer-encoding):(.*)\r$")
-# The end of a head, and the begin of a final one, in all spellings that the HTTP libraries take
+# The end of response headers, and the beginning of a final response, in all spellings that the HTTP libraries take
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 _FINAL: Final = re.compile(rb"\s*HTTP/[0-9]\.[0-9][ \t]+[2-9][0-9]{2}")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
@@ -103,7 +103,7 @@ def new_tls() -> ssl.SSLContext:
     would stop an event loop for seconds. All servers of TLS 1.3 support P-256 (RFC 8446 §9.1).
     """
     tls = ssl.create_default_context()
-    tls.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")  # of TLS 1.2; those of TLS 1.3 name no key exchange
+    tls.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")  # for TLS 1.2; the cipher names of TLS 1.3 include no key exchange
     tls.set_ecdh_curve("prime256v1")
     tls.options |= ssl.OP_NO_RENEGOTIATION
     tls.set_alpn_protocols(["http/1.1"])
@@ -131,7 +131,7 @@ class Received:
         self._bytes += data
         while not self._is_final and (blank := _BLANK_LINE.search(self._bytes, begin)):
             self._is_final = _FINAL.match(self._bytes, self._head_at) is not None
-            self._interim += not self._is_final  # malformed heads count too
+            self._interim += not self._is_final  # malformed interim responses count too
             self._head_at = begin = blank.end()
         if self._interim > INTERIM_RESPONSES_MAX:
             raise ValueError(f"the server sent more than {INTERIM_RESPONSES_MAX} interim responses")
@@ -181,7 +181,7 @@ def parent_domain(host: str) -> str:
 
 
 def exceeds_share(domain: str, in_progress: Collection[str], *, most: int, of_domain: int) -> bool:
-    """Return whether `domain` has its share of the `most` pieces of work, of which those `in_progress` name domains.
+    """Return whether `domain` uses its share of at most `most` pieces of work. `in_progress` has the domain of each.
 
     Work for any domain may fill the first half, because honest clients share a domain too, at a wallet provider or
     below `co.uk`, and a new process meets many of them at once. In the second half, each domain has at most
@@ -209,7 +209,7 @@ class LookUps:
         self._in_progress: dict[tuple[str, int], Future[list[Any]]] = {}
 
     def start(self, host: str, port: int) -> "Future[list[Any]]":
-        """Return the future addresses of `host`, as `socket.getaddrinfo` gives them. Raises `OSError`."""
+        """Return a future for the addresses of `host`, in the form of `socket.getaddrinfo`. Raises `OSError`."""
         key = host.strip("[]"), port
         with self._lock:
             if known := self._in_progress.get(key):
@@ -256,6 +256,7 @@ def too_large(url: str, bytes_max: int) -> HttpFailed:
 
 def failed(url: str, error: BaseException, *, is_connection: bool) -> HttpFailed:
     """Return the failure that `error` of the HTTP library stands for."""
-    why = "cannot be reached" if is_connection else "gave no valid HTTP answer"
-    text = "".join(char if char.isprintable() else " " for char in str(error)[:_ERROR_CHARS_MAX])  # one line of a log
+    why = "cannot be reached" if is_connection else "gave no valid TLS or HTTP answer"
+    # The text must fit in one log line
+    text = "".join(char if char.isprintable() else " " for char in str(error)[:_ERROR_CHARS_MAX])
     return HttpFailed(f"{url} {why}: {type(error).__name__}: {text}", is_connection=is_connection)

@@ -1,7 +1,7 @@
 """The sync HTTP client, on urllib3. See `_http`.
 
 The timeouts of urllib3 are for each read, so a server that sends a byte now and then could hold a thread for hours. The
-connections here have a deadline for the whole exchange: look-up of the name, connection, TLS, head and body.
+connections here have a deadline for the whole exchange: look-up of the name, connection, TLS, headers and body.
 """
 
 import http.client
@@ -98,7 +98,7 @@ def _is_connection(error: Exception) -> bool:
 
 
 class _Deadline(urllib3.Timeout):
-    """A timeout with one deadline for the whole exchange: the wait for a connection, the head and the body."""
+    """A timeout with one deadline for the whole exchange: the wait for a connection, the headers and the body."""
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__()

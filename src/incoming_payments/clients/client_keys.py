@@ -31,7 +31,7 @@ from incoming_payments.limits import (
 KeySet = Mapping[str, Mapping[str, object]]  # the JWKs of one client by `kid`
 
 _NOT_FOUND, _GONE = 404, 410
-_MEMBERS: Final = ("kty", "crv", "alg", "kid", "x", "y", "n", "e")  # the others would only fill the cache
+_MEMBERS: Final = ("kty", "crv", "alg", "kid", "x", "y", "n", "e")  # other members would only fill the cache
 
 
 class HttpClientKeys:
@@ -141,7 +141,7 @@ def _read(_: str, answer: HttpAnswer, known: KeySet | None) -> KeySet | None:
         return None
     keys = read_object(answer).get("keys")
     if not isinstance(keys, list):
-        raise HttpFailed("keys is not an array (RFC 7517 §5)")
+        raise HttpFailed("the member keys is not an array (RFC 7517 §5)")
     found: dict[str, dict[str, Any]] = {}
     for jwk in keys[:CLIENT_KEYS_MAX]:
         try:

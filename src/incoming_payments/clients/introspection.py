@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 _HEADERS: Final = (("Content-Type", "application/json"), ("Accept", "application/json"))
 _SIGNED: Final = ("@method", "@target-uri", "content-digest", "content-type")  # RFC 9635 §7.3.1
+_SETTING_SUSPECTED: Final = {301, 302, 303, 307, 308, 401, 403, 404, 405}  # answers to a wrong URL or identity
 _GATEWAY: Final = {502, 503, 504}  # the answers of a proxy in front of a server that does not answer
 
 
@@ -186,7 +187,7 @@ class HttpIntrospector(_Introspector):
     need the same answer at the same time share one request. A failed connection is tried again at most
     `limits.CLIENT_RETRIES_MAX` times. A server that fails repeatedly, also for a probe with a random token, gets no
     requests for some time, at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError` for a wrong
-    setting. In a child process after a fork, the introspector begins anew. Close it with `close`.
+    setting. In a child process after a fork, the introspector has an empty state. Close it with `close`.
     """
 
     async_class = "AsyncHttpIntrospector"
@@ -252,7 +253,7 @@ class AsyncHttpIntrospector(_Introspector):
             raise
 
     async def _probe(self, attempt: "_Attempt") -> AuthorizationServerUnavailable | None:
-        """Probe the server. Return its outage, if it does not answer."""
+        """Probe the server. Return the error to raise if the server does not answer."""
         try:
             attempt.probed(await self._reserved.send(self._request(_probe()), timeout_s=attempt.left_s()))
         except HttpFailed as error:
@@ -317,7 +318,8 @@ class _Attempt:
         else:
             self._breaker.succeeded(time.monotonic())
         if answer.status != 200:
-            raise self._outage(f"answered {answer.status}{_error_code(answer.body)}")
+            advice = ": check url, key and resource_server" if answer.status in _SETTING_SUSPECTED else ""
+            raise self._outage(f"answered {answer.status}{_error_code(answer.body)}{advice}")
         return answer.body
 
     def _outage(self, why: str) -> AuthorizationServerUnavailable:

@@ -4,7 +4,7 @@
 ports = Ports(store=..., wallet_addresses=HttpWalletAddresses(["https://wallet.bank.example"]))
 ```
 
-The cache and the limits are those of `client_keys`.
+The cache and the limits are the same as in `client_keys`.
 """
 
 import ssl
@@ -37,12 +37,12 @@ class HttpWalletAddresses:
 
     `base_urls` are the URLs below which the wallet addresses of this ASE lie. A wallet address elsewhere, with a query,
     or with a path that servers read in several ways, is not hosted here, and causes no fetch. The other arguments are
-    those of `HttpClientKeys`. Set `allow_private` also if the service for wallet addresses has a private IP address.
-    Close the port with `close`.
+    the same as in `HttpClientKeys`. Set `allow_private` also if the service for wallet addresses has a private IP
+    address. Close the port with `close`.
 
     A wallet address is inactive if its document has `"active": false`, or the answer is 410. It is unknown if the
     answer is 404. Raises `ConfigurationError` for no base URL, or for http without `allow_private`, and `InvalidValue`
-    for one that is not a URL.
+    for a base URL that is not a URL.
     """
 
     async_class = "AsyncHttpWalletAddresses"
@@ -108,7 +108,7 @@ class AsyncHttpWalletAddresses:
 
 
 def checked_base_urls(urls: Iterable[str], *, allow_http: bool) -> tuple[str, ...]:
-    """Return base URLs in their canonical spelling. Raises `ConfigurationError` or `InvalidValue` for a wrong one."""
+    """Return base URLs in their canonical spelling. Raises `ConfigurationError` or `InvalidValue` for a wrong URL."""
     check_types(bool, {"allow_private": allow_http})
     bases = tuple(canonical_url(url, member="base_urls") for url in all_of(str, urls, member="base_urls"))
     if not bases or any("?" in base for base in bases):
@@ -150,4 +150,4 @@ def _read(url: str, answer: HttpAnswer, _: Found | None) -> Found | None:
         asset = Asset(members.get("assetCode", ""), members.get("assetScale", -1))
         return WalletAddress(url, asset, members.get("authServer", ""))
     except InvalidValue as error:
-        raise HttpFailed(f"its wallet address is invalid: {error.description}") from error
+        raise HttpFailed(f"the wallet address document is invalid: {error.description}") from error

@@ -18,7 +18,7 @@ class EventKind(enum.StrEnum):
     CREATED = "created"
     CREDITED = "credited"  # the payment received money
     COMPLETED = "completed"  # the payment is full, or its client closed it
-    EXPIRED = "expired"  # `expiresAt` has passed; the sweep gives this event once
+    EXPIRED = "expired"  # `expiresAt` has passed; the sweep writes this event once
 
 
 def _kind(kind: str) -> EventKind:

@@ -52,7 +52,7 @@ _PACKET_IN: Final = by_state(PACKET)
 _QUOTE_IN: Final = by_state(QUOTE)
 _COMPLETE_IN: Final = by_state(COMPLETE)
 _TIME_IN: Final = by_state(TIME)
-_BEFORE_EXPIRIES: Final = datetime.min.replace(tzinfo=UTC)  # no payment expires before it
+_BEFORE_EXPIRIES: Final = datetime.min.replace(tzinfo=UTC)  # no payment expires before this time
 
 
 @frozen
@@ -193,9 +193,9 @@ def complete(payment: IncomingPayment, _earlier: Credit | None = None, *, now: d
 
 
 def expire(payment: IncomingPayment, _earlier: Credit | None = None, *, now: datetime) -> Decision[IncomingPayment]:
-    """Record that `payment` has expired, so that it gives its `expired` event once.
+    """Record that `payment` has expired, so that its `expired` event is written once.
 
-    No other decision depends on this one. A payment that has not expired, or that already gave the event, does not
+    No other decision depends on this one. A payment that has not expired, or whose event is already written, does not
     change. `updatedAt` stays the same, because a client sees no difference.
     """
     move = follow(_TIME_IN[state_of(payment, _BEFORE_EXPIRIES)], payment, now, None)

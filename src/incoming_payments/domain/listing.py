@@ -2,11 +2,11 @@
 
 The newest payment comes first. Payments are in descending order of their time of creation, and of their id where the
 times are equal. Both never change, so a payment never moves in the list. A new payment enters at the front, or a little
-behind it if the clock of its process lags behind. So a reader that goes from page to page meets no payment twice, and
-misses none that the list held when it read the first page.
+behind it if the clock of its process lags behind. So a reader that goes from page to page sees no payment twice. The
+reader also misses no payment that was in the list when the reader read the first page.
 
 The state of a payment depends on the time. The service checks the state of each payment when it reads the page. A
-payment that leaves or enters the state meanwhile may or may not be on a later page, but never on two.
+payment that leaves or enters the state in the meantime may be on one later page or on none, but never on two.
 """
 
 from collections.abc import Iterable

@@ -33,9 +33,9 @@ P = TypeVar("P")  # the setting of the host that the trigger depends on, such as
 class State(enum.StrEnum):
     """The state of a payment. `lifecycle.state_of` derives it; no store holds it."""
 
-    PENDING = "pending"  # nothing received yet
-    PROCESSING = "processing"  # something received, and open for more
-    COMPLETED = "completed"  # full, or closed by its client
+    PENDING = "pending"  # the payment has received nothing yet
+    PROCESSING = "processing"  # the payment has received something, and may receive more
+    COMPLETED = "completed"  # the payment is full, or its client closed it
     EXPIRED = "expired"  # `expiresAt` has passed
 
 

@@ -45,7 +45,7 @@ def only_approved(update: UpdatePayment[Any]) -> UpdatePayment[Any]:
 
 def _decide_approved(decide: Decide[T], payment: IncomingPayment, earlier: Credit | None) -> Decision[T]:
     decision = decide(payment, earlier)
-    # A host without a type checker may return anything. The store refuses what is not a `Decision`.
+    # A host without a type checker may return anything. The store refuses any value but a `Decision`.
     credit = decision.credit if isinstance(decision, Decision) else None
     if credit is not None and credit.id.startswith(STREAM_CREDITS):
         approved = decision.approved

@@ -80,7 +80,7 @@ def _introspect(query: TokenQuery) -> Flow[AccessTokenInfo | None]:
 def _find_keys(
     request: RequestMessage, info: AccessTokenInfo, policy: ServicePolicy, keys: dict[str, PublicKey]
 ) -> Flow[None]:
-    """Add to `keys` the keys that may sign `request`: the key of the token, or else those of its client."""
+    """Add to `keys` the keys that may sign `request`: the key of the token, or else the keys of its client."""
     if info.jwk is not None:
         key = _load_key(info.jwk)
         keys[key.kid] = key

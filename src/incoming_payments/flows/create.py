@@ -230,7 +230,7 @@ def _insert(
 
     Lists are in the order of creation times. If the time was read before a wait for another system, a client that polls
     a list would miss the payment. So decide again here, with the time directly before the insert.
-    `proposed` is the payment as decided before these waits.
+    `proposed` is the payment as it was decided before the waits.
 
     If a concurrent request with the same idempotency key was faster, return its payment instead. The new payment is
     then not stored. If it is `reserved` in the quota of its client, release it.

@@ -36,8 +36,8 @@ from incoming_payments.wire import PageView, cursor_not_found, read_list_request
 def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, now: datetime) -> Flow[PageView]:
     """Return the page that the `query` of the signed `request` describes.
 
-    With the right `list`, the list has the payments that the client itself created; with `list-all`, those of all
-    clients. Errors in the query are raised, and the wallet address is looked up, only after the caller is
+    With the right `list`, the list has the payments that the client itself created; with `list-all`, the payments of
+    all clients. Errors in the query are raised, and the wallet address is looked up, only after the caller is
     authenticated. Raises `TokenRefused`, `SignatureRefused`, `QuotaExceeded`, `MalformedQuery`, `CursorNotFound`,
     `AccessForbidden`, `WalletAddressNotFound`.
     """

@@ -43,7 +43,7 @@ class EffectReporter:
         self._report(effect, introspected if isinstance(effect, IntrospectToken) else "credited", begin_s)
 
     def _failed(self, effect: Effect[Any], error: Exception, begin_s: float) -> None:
-        if not isinstance(error, ApprovalRequired):  # the flow requests the approval, and decides again
+        if not isinstance(error, ApprovalRequired):  # the flow then requests the approval and decides again
             self._report(effect, _code(error), begin_s)
 
     def _report(self, effect: Effect[Any], outcome: str, begin_s: float) -> None:

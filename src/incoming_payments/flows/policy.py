@@ -24,7 +24,7 @@ _MATCHED: Final[Mapping[str, str]] = {
     "insufficient_rights": "Insufficient Grant",
     "forbidden": "Insufficient Grant",
 }
-_BASE_URL_CHARS_MAX = limits.URL_CHARS_MAX - 100  # so that the URL of a payment, which is longer, is not too long
+_BASE_URL_CHARS_MAX = limits.URL_CHARS_MAX - 100  # the URL of a payment is up to 100 characters longer
 
 
 def _base_url(url: str) -> str:

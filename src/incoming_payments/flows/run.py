@@ -54,7 +54,7 @@ _WITHOUT_PORT: Final[Mapping[type[effects.Effect[Any]], Any]] = {
 def run(flow: effects.Flow[T], ports: Ports, *, reporter: EffectReporter | None = None) -> T:
     """Run `flow` to its end with sync ports, and return its answer.
 
-    `reporter` reports its introspections and credits.
+    `reporter` tells the observer about the introspections and credits of the flow.
 
     Raises the exceptions of the flow. Raises `PortMissing` when `ports` lacks a port that the flow needs, or when that
     port is async. Raises `FlowStuck` after `limits.FLOW_STEPS_MAX` effects, or when the flow has already run. Raises
@@ -82,7 +82,7 @@ def run(flow: effects.Flow[T], ports: Ports, *, reporter: EffectReporter | None 
 async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports, *, reporter: EffectReporter | None = None) -> T:
     """Run `flow` to its end, await the ports that are async, and return its answer.
 
-    `reporter` reports its introspections and credits.
+    `reporter` tells the observer about the introspections and credits of the flow.
 
     Raises the exceptions of `run`, and `ConfigurationError` for a port of this library that would block the event loop.
     A sync port of the host that blocks it for long is logged, once for each port. When the task is cancelled during a
@@ -165,4 +165,6 @@ def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
 
 
 def _too_many_effects(effect: effects.Effect[Any]) -> FlowStuck:
-    return FlowStuck(f"the flow did not end after {FLOW_STEPS_MAX} effects: the next one was {type(effect).__name__}")
+    return FlowStuck(
+        f"the flow did not end after {FLOW_STEPS_MAX} effects: the next effect was {type(effect).__name__}"
+    )

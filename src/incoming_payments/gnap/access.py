@@ -103,7 +103,7 @@ def _read_right(right: object) -> AccessRight | None:
         return None
 
 
-Reach = Literal["own", "all"]  # the payments that this client created, or those of all clients
+Reach = Literal["own", "all"]  # the payments that this client created, or the payments of all clients
 _ALL_FORM: Final = {Action.READ: Action.READ_ALL, Action.LIST: Action.LIST_ALL}
 
 

@@ -185,7 +185,7 @@ def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | N
 def _jwk(key: object) -> dict[str, Any]:
     jwk = key.get("jwk") if isinstance(key, dict) and _proof(key) == "httpsig" else None
     if not isinstance(jwk, dict):
-        text = "the access token must be bound to a JWK by value, with the proof method httpsig: request such a token"
+        text = "the authorization server gives no JWK with the proof method httpsig as the key of the access token"
         found = "a key without a JWK, or for another proof than httpsig" if isinstance(key, dict) else "no key by value"
         hint = f"the introspection answer has {found}: let the authorization server send the "
         hint += 'key of the token by value, or set dialect to "rafiki" if it is Rafiki'
@@ -224,7 +224,7 @@ def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:
         try:
             return client_id(_one_spelling(name))
         except InvalidValue:
-            pass  # absent, or not printable ASCII without spaces
+            pass  # the name is absent, or is not printable ASCII without spaces
     if jwk is None:
         text = "the access token has neither a client nor a key: request a new grant"
         hint = "the introspection answer has neither a usable client or instance_id nor a key: it must name the client"

@@ -25,7 +25,7 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Names = Mapping[bytes, bytes]  # of the header fields, with the last value of each
+Names = Mapping[bytes, bytes]  # the header fields by name, with the last value of each
 
 _BODILESS: Final = {"GET", "HEAD", "OPTIONS"}
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
@@ -35,7 +35,7 @@ _CLOSE: Final = ("Connection", "close")
 class AsgiApplication:
     """The `service` as an application for any ASGI server that runs on asyncio.
 
-    The arguments, the errors and the log are those of `incoming_payments.hosts.wsgi.WsgiApplication`, except that the
+    The arguments, the errors and the log are as in `incoming_payments.hosts.wsgi.WsgiApplication`, except that the
     service is an `AsyncIncomingPayments`. `on_shutdown` is awaited when the server stops. Close the store there.
 
     Route `paths`, and every path below them, to the application.
@@ -81,8 +81,10 @@ class AsgiApplication:
         another object than a scope and for a body that is not bytes, and nothing else.
         """
         given: object = scope
-        if not isinstance(given, Mapping):
-            text = f"answer() takes the ASGI scope, such as request.scope, not {name_of(given)}"
+        is_mapping = isinstance(given, Mapping)
+        if not is_mapping or "method" not in scope:
+            found = "a WSGI environ" if is_mapping else name_of(given)
+            text = f"answer() of AsgiApplication takes the ASGI scope, such as request.scope, not {found}"
             raise ConfigurationError(text, setting="scope")
         check_body(body)
         begin_s = time.perf_counter()
@@ -225,7 +227,7 @@ async def _receive_body(receive: Receive, limit: int) -> bytes:
 
 def _append(body: bytearray, message: Message) -> bool:
     """Append the bytes of `message` to `body`, and return whether more messages follow."""
-    if message["type"] == "http.disconnect":  # no response can be sent; this ends the request like an error
+    if message["type"] == "http.disconnect":  # no response can be sent, and the error ends the request
         text = "the client disconnected before the end of the body"
         raise (HttpRefused if body else NothingRead)(400, "incomplete_body", text)
     body += message.get("body", b"")

@@ -43,12 +43,12 @@ def routes(application: AsgiApplication) -> APIRouter:
     require_application(application, AsgiApplication)
 
     async def create_incoming_payment(request: Request) -> Response:
-        parts = request.stream()  # yields the body again if a dependency has read it
+        parts = request.stream()  # this stream yields the body even if a dependency has read it
 
         async def receive() -> Message:
             try:
                 body = await anext(parts, b"")
-            except (ClientDisconnect, RuntimeError):  # a RuntimeError: other code has read the stream
+            except (ClientDisconnect, RuntimeError):  # a RuntimeError means that other code has read the stream
                 return {"type": "http.disconnect"}
             return {"type": "http.request", "body": body, "more_body": bool(body)}
 

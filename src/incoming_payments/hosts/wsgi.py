@@ -54,8 +54,13 @@ class WsgiApplication:
         self.paths = self._mount.endpoints
         self._log = HostLog(logger, explain=explain_refusals)
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Answer one request. PEP 3333."""
+    def __call__(
+        self, environ: "WSGIEnvironment", start_response: "StartResponse | None" = None, *others: object
+    ) -> Iterable[bytes]:
+        """Answer one request. PEP 3333. Raises `ConfigurationError` when an ASGI server or framework calls it."""
+        if start_response is None or others:  # ASGI 2 passes only the scope, and ASGI 3 passes three arguments
+            text = "an ASGI server called WsgiApplication: use AsgiApplication(AsyncIncomingPayments(...))"
+            raise ConfigurationError(text, setting="application")
         response = self.answer(environ)
         headers = [*response.headers, ("Content-Length", str(len(response.body)))]
         is_head = environ["REQUEST_METHOD"] == "HEAD"  # RFC 9110 §9.3.2: the header fields of GET without its content
@@ -69,8 +74,9 @@ class WsgiApplication:
         another object than an environ and for a body that is not bytes, and nothing else.
         """
         given: object = environ
-        if not isinstance(given, Mapping):
-            text = f"answer() takes the WSGI environ, such as request.environ, not {name_of(given)}"
+        if not isinstance(given, Mapping) or "REQUEST_METHOD" not in given:
+            found = "an ASGI scope" if isinstance(given, Mapping) else name_of(given)
+            text = f"answer() of WsgiApplication takes the WSGI environ, such as request.environ, not {found}"
             raise ConfigurationError(text, setting="environ")
         check_body(body)
         begin_s = time.perf_counter()

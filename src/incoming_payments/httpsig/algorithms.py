@@ -40,8 +40,8 @@ class Scheme:
     registered: str | None
     kty: str
     crv: str | None
-    verify: Callable[[Any, bytes, bytes], None]  # key, signature and data; raises `InvalidSignature`
-    sign: Callable[[Any, bytes], bytes]  # key and data
+    verify: Callable[[Any, bytes, bytes], None]  # takes key, signature and data; raises `InvalidSignature`
+    sign: Callable[[Any, bytes], bytes]  # takes key and data
 
 
 CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {  # by `crv`: the curve, and the bytes of a coordinate

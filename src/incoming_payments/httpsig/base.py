@@ -19,7 +19,7 @@ from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.message import RequestMessage, ResponseMessage
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
-Parameters = tuple[tuple[str, BareItemType], ...]  # in the order sent, because the order is signed too
+Parameters = tuple[tuple[str, BareItemType], ...]  # in the order sent, because the signature covers the order
 
 FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")  # RFC 9421 §2.1: a token in lower case
 _METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §9.1: a token, case-sensitive
@@ -56,7 +56,7 @@ def _method_of(request: RequestMessage) -> str:
 # The derived components of a request that need no parameters
 REQUEST_COMPONENTS: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
     "@method": _method_of,  # §2.2.1
-    "@target-uri": lambda request: request.target.uri,  # §2.2.2: unchanged, after `target` has checked it
+    "@target-uri": lambda request: request.target.uri,  # §2.2.2: the URI as given, after `target` has checked it
     "@authority": lambda request: request.target.authority,  # §2.2.3
     "@scheme": lambda request: request.target.scheme,  # §2.2.4
     "@request-target": lambda request: request.target.path + (request.target.query or ""),  # §2.2.5: origin form
@@ -108,7 +108,7 @@ class Coverage:
 
     @cached_property
     def inner_list(self) -> str:
-        """The identifiers as an inner list, RFC 9651 §4.1.1.1. Raises `MalformedField` if one cannot be written."""
+        """The identifiers as an inner list, RFC 9651 §4.1.1.1. Raises `MalformedField` for an invalid one."""
         return f"({' '.join([component.identifier for component in self.components])})"
 
     @cached_property
@@ -133,7 +133,7 @@ class Coverage:
 
 
 def serialise_parameters(parameters: Parameters) -> str:
-    """Return `parameters` in the form of RFC 9651 §4.1.1.2. Raises `MalformedField` if one cannot be written."""
+    """Return `parameters` in the form of RFC 9651 §4.1.1.2. Raises `MalformedField` for an invalid one."""
     text = ""
     for key, value in parameters:
         if not SF_KEY.fullmatch(key):

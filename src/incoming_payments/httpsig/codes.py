@@ -12,8 +12,9 @@ class Code(enum.StrEnum):
 
     # the header fields as a whole
     SIGNATURE_MISSING = "signature_missing"  # `Signature-Input` or `Signature` is absent or empty
-    SIGNATURE_INPUT_MALFORMED = "signature_input_malformed"  # not as RFC 9421 §4.1 has it, or over a limit
-    SIGNATURE_MALFORMED = "signature_malformed"  # likewise, RFC 9421 §4.2
+    # The field does not conform to RFC 9421 §4.1, or is over a limit
+    SIGNATURE_INPUT_MALFORMED = "signature_input_malformed"
+    SIGNATURE_MALFORMED = "signature_malformed"  # the field does not conform to RFC 9421 §4.2, or is over a limit
     LABELS_DIFFER = "signature_labels_differ"  # a label is in one of the two fields only
 
     # the key
@@ -23,7 +24,8 @@ class Code(enum.StrEnum):
     ALGORITHM_MISMATCH = "algorithm_mismatch"  # `alg` is not the algorithm of the key
 
     # the coverage
-    COMPONENT_NOT_COVERED = "component_not_covered"  # a component that the policy requires, in its plain form
+    # The policy requires a component that is not covered in its plain form
+    COMPONENT_NOT_COVERED = "component_not_covered"
     BODY_NOT_COVERED = "body_not_covered"  # there is a body, and `content-digest` is not covered
     TAG_MISMATCH = "tag_mismatch"  # `tag` differs from the tag of the policy
     NONCE_MISSING = "nonce_missing"  # the policy requires a nonce
@@ -38,15 +40,15 @@ class Code(enum.StrEnum):
     # the signature base, RFC 9421 §2.5
     COMPONENT_REPEATED = "component_repeated"
     COMPONENT_UNSUPPORTED = "component_unsupported"  # an unknown name, or a parameter that is not supported
-    COMPONENT_ABSENT = "component_absent"  # covered, but not in the request
-    COMPONENT_VALUE = "component_value"  # its value cannot be signed over: control characters, not ASCII, ambiguous
+    COMPONENT_ABSENT = "component_absent"  # a covered component is not in the request
+    COMPONENT_VALUE = "component_value"  # the value is ambiguous, or has control or non-ASCII characters
     FIELD_REPEATED = "field_repeated"  # a field that may occur once occurs twice
 
     # the body
     CONTENT_LENGTH_MISMATCH = "content_length_mismatch"
     DIGEST_MISSING = "digest_missing"
     DIGEST_MALFORMED = "digest_malformed"
-    DIGEST_UNSUPPORTED = "digest_unsupported"  # neither sha-256 nor sha-512
+    DIGEST_UNSUPPORTED = "digest_unsupported"  # the digest is neither sha-256 nor sha-512
     DIGEST_MISMATCH = "digest_mismatch"
 
     # the signature itself

@@ -12,7 +12,7 @@ from incoming_payments.httpsig.fields import parse_dictionary
 
 DigestAlgorithm = Literal["sha-256", "sha-512"]
 
-# RFC 9530 §5: the active algorithms. The deprecated ones (md5, sha, unixsum and others) prove nothing.
+# RFC 9530 §5: the active algorithms. The deprecated algorithms (md5, sha, unixsum and others) prove nothing.
 _HASHES: Final = {"sha-512": hashlib.sha512, "sha-256": hashlib.sha256}
 
 

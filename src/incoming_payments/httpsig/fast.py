@@ -35,7 +35,8 @@ _PARAMETER: Final = re.compile(
 
 def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
     """Return the members of `Signature-Input`; fast for one signature in the strict form of RFC 9651 §4.1."""
-    return _one_input(lines) or fields.parse_signature_input(lines)  # its effect: verify.py --without-fast-path
+    # `verify.py --without-fast-path` measures its effect
+    return _one_input(lines) or fields.parse_signature_input(lines)
 
 
 def _one_input(lines: Sequence[str]) -> dict[str, SignatureInput] | None:
@@ -44,7 +45,7 @@ def _one_input(lines: Sequence[str]) -> dict[str, SignatureInput] | None:
     head, closing, rest = lines[0].partition(")")
     known = _head(head) if closing else None
     pairs = _PARAMETER.findall(rest)
-    if known is None or (pairs and pairs[-1][4]):  # there is more than these parameters
+    if known is None or (pairs and pairs[-1][4]):  # the field has more than these parameters
         return None
     parameters = {time or name: int(digits) if time else string for time, digits, name, string, _ in pairs}
     if len(parameters) < len(pairs):  # a parameter is repeated

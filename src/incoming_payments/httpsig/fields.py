@@ -23,7 +23,7 @@ _STRINGS: Final = {
     **dict.fromkeys(("keyid", "alg"), limits.KEY_ID_CHARS_MAX),
     **dict.fromkeys(("nonce", "tag"), limits.NONCE_CHARS_MAX),
 }
-Member = tuple[Any, Mapping[str, BareItemType]]  # an item, or a list of such pairs; and its parameters
+Member = tuple[Any, Mapping[str, BareItemType]]  # an item or a list of such pairs, and its parameters
 
 # The parts of a well-formed field that may contain a colon, to find the byte sequences among them
 _BYTE_SEQUENCES: Final = re.compile(
@@ -40,8 +40,8 @@ class SignatureInput:
 
     `values` holds all parameters by name, including unknown ones, because all of them are signed. `signature_params` is
     the value of `@signature-params`, the last line of the signature base: the components and parameters in their strict
-    form, in the order sent. The properties after `parameters` are the known ones; an absent parameter is None. Their
-    types are checked when the field is parsed.
+    form, in the order sent. The properties after `parameters` are the known parameters. An absent parameter is None.
+    Their types are checked when the field is parsed.
     """
 
     label: str
@@ -131,7 +131,7 @@ def parse_string(lines: Sequence[str], name: str) -> str:
     try:
         [line] = lines  # RFC 9651 §4.2 would join several lines, and two of them could be read as one String
         value, _ = cast("Member", http_sf.parse(line.encode("ascii"), None, "item"))
-    except ValueError:  # also of `http_sf` and of `encode`
+    except ValueError:  # `http_sf` and `encode` raise it too
         value = None
     if type(value) is not str:
         raise MalformedField(f"send {name} once, as one string in double quotes (RFC 9651 §3.3.3)", field=name)
@@ -196,7 +196,8 @@ def _check_types(parameters: Mapping[str, BareItemType]) -> None:
         if name in _STRINGS:
             if type(value) is not str or len(value) > _STRINGS[name]:
                 raise _malformed(f"{name} must be a string in double quotes of at most {_STRINGS[name]} characters")
-        elif name in _TIMES and (type(value) is not int or not 0 <= value <= POSIX_TIME_MAX):  # `type`: True is an int
+        # `isinstance` would accept True
+        elif name in _TIMES and (type(value) is not int or not 0 <= value <= POSIX_TIME_MAX):
             raise _malformed(f"{name} must be a whole number of seconds since 1970, written without quotes")
 
 

@@ -24,7 +24,7 @@ from incoming_payments.strict import read_object
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9\-_]*")
 _KID: Final = re.compile(
     rf"[ -~]{{1,{limits.KEY_ID_CHARS_MAX}}}"
-)  # `keyid` is a String: printable ASCII, RFC 9651 §3.3.3
+)  # `keyid` is a String, which is printable ASCII (RFC 9651 §3.3.3)
 
 _ALGORITHMS: Final = {algorithm.value: algorithm for algorithm in Algorithm} | {"Ed25519": Algorithm.ED25519}
 
@@ -172,7 +172,7 @@ class PrivateKey:
             text = "the PEM cannot be read as a private key: check the file, and the password if the key is encrypted"
             raise MalformedKey(text) from error
         private = cls(_kid({"kid": kid}), algorithm or next(iter(_algorithms_of(key)), Algorithm.ED25519), key)
-        private.public_key()  # refuses a key that verifiers would refuse
+        private.public_key()  # refuse a key that verifiers would refuse
         return private
 
     def sign(self, data: bytes) -> bytes:

@@ -67,7 +67,7 @@ def sign(
     signature_params = coverage.inner_list + serialise_parameters(parameters)
     signature_input = f"{label}={signature_params}"
     signature = key.sign(BaseBuilder(request).build(coverage, signature_params))
-    parse_signature_input([signature_input])  # refuses what a receiver would refuse
+    parse_signature_input([signature_input])  # refuse a field that a receiver would refuse
     fields = ("Signature-Input", signature_input), ("Signature", f"{label}={http_sf.ser(signature)}")
     return evolve(request, headers=(*request.headers, *fields))
 

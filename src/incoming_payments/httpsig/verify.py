@@ -28,7 +28,7 @@ _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(names or ())  # also of a list, which would have no hash
+    return tuple(names or ())  # a list would have no hash
 
 
 def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
@@ -103,7 +103,7 @@ class Proof:
     key_id: str
     algorithm: Algorithm
     signature_input: SignatureInput
-    base: bytes = field(repr=False)  # it holds the access token
+    base: bytes = field(repr=False)  # the signature base holds the access token
 
     @property
     def created(self) -> datetime:
@@ -305,7 +305,7 @@ def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) ->
         text = f"the tag of the signature is not {policy.tag!r}: sign with that tag (RFC 9421 §2.3)"
         raise SignatureRefused(Code.TAG_MISMATCH, text)
     if policy.nonce_required and not given.nonce:
-        text = "the signature has no nonce: sign each request with a new one (RFC 9421 §2.3)"
+        text = "the signature has no nonce: sign each request with a new nonce (RFC 9421 §2.3)"
         raise SignatureRefused(Code.NONCE_MISSING, text)
 
 

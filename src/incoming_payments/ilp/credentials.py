@@ -5,8 +5,8 @@ so a payment always has the same address. It authenticates the id and the addres
 service did not issue is refused without a database query. The shared secret is an HMAC of the segment.
 
 All keys are derived from a list of server secrets. The first secret makes new addresses, and each secret reads the
-addresses that it made. To rotate, put a new secret in front. Remove the last secret when no payment that was created
-with it can still receive money.
+addresses that it made. To rotate, put a new secret in front. Remove an old secret when all payments that were
+created with it have completed or expired.
 """
 
 import base64

@@ -64,7 +64,7 @@ def read_var_uint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_saturated_uint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Read an integer as `read_var_uint` does, but return 2**64 - 1 for a larger one. Interledger RFC 29 §5.1.4."""
+    """Read an integer as `read_var_uint` does, but return 2**64 - 1 for a larger integer. Interledger RFC 29 §5.1.4."""
     octets, stop = read_octets(data, at, end)
     if len(octets) > _UINT64_BYTES and octets[0]:
         return UINT64_MAX, stop

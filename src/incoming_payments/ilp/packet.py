@@ -146,7 +146,7 @@ def decode_prepare(packet: bytes) -> Prepare:
     data = read_data(packet, data_at, end)
     try:
         return Prepare(amount, expires_at, condition, address.decode("ascii"), data)
-    except (InvalidValue, UnicodeDecodeError):  # the address: the other fields are valid by now
+    except (InvalidValue, UnicodeDecodeError):  # the address is at fault: the other fields are valid by now
         raise MalformedPacket(INVALID_ADDRESS, address_at) from None
 
 

@@ -75,7 +75,8 @@ _STREAM_FRAMES: Final = (StreamMaxMoney, StreamMoneyBlocked, StreamData, StreamM
 # The ILP error for each refusal by the payment or the store. A subclass has the error of its class. The senders npm
 # `@interledger/pay` and `ilp-protocol-stream` continue after F99 with encrypted data, end after a close frame, send a
 # smaller packet after F08 with amounts, retry after T.., and give up after any other code. The newest Rafiki reads F99
-# with a close frame as a final refusal, and reads the payment again after F07 with one (docs/reports/senders.md).
+# with a close frame as a final refusal. After F07 with such a frame, it reads the payment again
+# (docs/reports/senders.md).
 REFUSALS: Final[Mapping[type[errors.IncomingPaymentsError], tuple[ErrorCode, str]]] = {
     errors.PaymentNotFound: (ErrorCode.UNREACHABLE, "the payment does not exist"),
     errors.PacketExpired: (ErrorCode.TRANSFER_TIMED_OUT, "the packet has expired or is about to expire"),
@@ -311,7 +312,7 @@ def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, 
 
 
 def _open_stream(prepare: Prepare, peer: Peer, receiver: Receiver, nonce: bytes) -> Arrival | Reply:
-    """Decrypt the STREAM packet in `prepare`, or return the reply to one that is not for a payment of this service."""
+    """Decrypt the STREAM packet in `prepare`, or return the reply if it is not for a payment of this service."""
     try:
         payment_id, keys = receiver.find(prepare.destination)
     except errors.MalformedAddress as error:

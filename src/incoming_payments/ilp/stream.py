@@ -294,7 +294,7 @@ class StreamKeys:
         self._fulfillment_key = hmac.digest(shared_secret, b"ilp_stream_fulfillment", hashlib.sha256)
 
     def __repr__(self) -> str:
-        return "StreamKeys()"  # without the keys
+        return "StreamKeys()"  # show no key
 
     def seal(self, packet: StreamPacket, *, nonce: bytes) -> bytes:
         """Encrypt `packet`, and return the `data` of an ILP packet: nonce, tag, ciphertext. RFC 29 §5.1.1.

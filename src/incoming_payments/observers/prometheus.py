@@ -1,6 +1,6 @@
 """Metrics for Prometheus. Needs `prometheus-client`: the extra `prometheus`.
 
-The names are those of OpenTelemetry with underscores and the unit.
+The metrics have their OpenTelemetry names, with underscores and the unit.
 """
 
 from typing import Final

@@ -32,4 +32,6 @@ class Reporter:
             self._observe(observation)
         except Exception as error:  # noqa: BLE001 - it is logged
             if self._limit.admits(logger, "failures of the observer"):
-                log_event(logger, logging.ERROR, LogEvent.OBSERVER_FAILED, "the observer has failed", error=error)
+                log_event(
+                    logger, logging.ERROR, LogEvent.OBSERVER_FAILED, "the observer raised an exception", error=error
+                )

@@ -14,7 +14,7 @@ _HOST_ERROR: Final = ("listen.host", "give an address of this machine, such as 1
 _ERRORS: Final = {  # the setting at fault, and the change to make
     errno.EADDRINUSE: (
         "listen.port",
-        "stop the program that listens there, or give another port, which base_url may have to name as well",
+        "stop the program that listens there, or give another port; if base_url contains the port, change it too",
     ),
     errno.EACCES: ("listen.port", "give a port above 1023, because lower ports need privileges"),
 }
@@ -49,7 +49,7 @@ def _listener(host: str, port: int, *, is_shared: bool = False) -> socket.socket
         listener = socket.create_server(
             (host, port), family=family, backlog=BACKLOG_CONNECTIONS_MAX, reuse_port=is_shared
         )
-    except (OSError, UnicodeError) as error:  # a UnicodeError: an impossible host name
+    except (OSError, UnicodeError) as error:  # a UnicodeError means an impossible host name
         why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]  # the rest repeats the address
         name, how = _ERRORS.get(getattr(error, "errno", None) or 0, _HOST_ERROR)
         text = f"{name}: cannot listen on {host} port {port}: {why}; {how}"

@@ -70,7 +70,8 @@ class Metrics:
 def _check_free(host: str, port: int) -> None:
     """Raise `ConfigurationError` unless a server can listen on the port."""
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]  # as prometheus-client
+        # The look-up that prometheus-client makes
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         socket.create_server(address[:2], family=family).close()
     except OSError as error:
         why = str(error.strerror or error).partition(" (while")[0]  # the rest repeats the address

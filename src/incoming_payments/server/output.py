@@ -61,7 +61,7 @@ def _discard_unwritten() -> None:
     """Discard output that was not written. Otherwise Python would try again, and end with an exit status of 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
-            if stream is not None:  # `None` if it was closed at the start
+            if stream is not None:  # a stream is `None` if it was closed at the start
                 stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -32,9 +32,10 @@ def hold_signals() -> None:
 def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Callable[[], None]) -> int:
     """Run `work` in a process for each of `listeners` until a signal stops them, and return the exit status.
 
-    `work` gets the number of its worker, from 0, its listener, and a function to call once a second while it is alive.
-    It stops on SIGTERM, and returns the exit status of its process. It runs with the caller's signal handlers and open
-    files. The caller must have no other threads. A single worker runs in the calling process, without a supervisor.
+    `work` gets the number of its worker, from 0, its listener, and a function. `work` calls the function once a
+    second, as a sign of life. It stops on SIGTERM, and returns the exit status of its process. It runs with the signal
+    handlers and open files of the caller. The caller must have no other threads. A single worker runs in the calling
+    process, without a supervisor.
 
     The calling process supervises the others:
 
@@ -130,7 +131,7 @@ class _Supervisor:
             self._signal(signal.SIGHUP)
 
     def _tick(self) -> None:
-        """Replace lost workers and kill silent ones. After a stop, kill those that take too long."""
+        """Replace lost workers, and kill silent workers. After a stop, kill workers that take too long."""
         if not self._is_stopping:
             lost, self._lost = self._lost, []
             for number in lost:
@@ -144,7 +145,7 @@ class _Supervisor:
             self._signal(signal.SIGKILL)
 
     def _listen_to(self, pid: int, number: int) -> None:
-        """Kill a worker that has given no sign of life for too long. Its end is noted like that of any other."""
+        """Kill each worker without a sign of life for too long. The supervisor then notes its end as usual."""
         self._silent[number] = 0 if self._beats[number] else self._silent[number] + 1
         self._beats[number] = 0
         if self._silent[number] == WORKER_SILENT_S_MAX:
@@ -175,7 +176,7 @@ class _Supervisor:
             self._signal(signal.SIGTERM)
             self._stop_by_s = time.monotonic() + _STOP_S_MAX
             for listener in self._listeners:
-                listener.close()  # the workers close theirs, and then no connection is accepted any more
+                listener.close()  # when the workers close their copies too, the port accepts no connection
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._numbers:

@@ -72,7 +72,7 @@ class Service(Generic[PortsT]):
         if ports.store is None:
             raise ConfigurationError("ports has no store: pass Ports(store=...)", setting="store")
         if receiver is not None and packets is not None and receiver is not packets.receiver:
-            text = "receiver= and packets= name different receivers: leave receiver= out, or pass the one of packets="
+            text = "receiver= and packets= name different receivers: pass packets= without receiver="
             raise ConfigurationError(text, setting="receiver")
         self.policy: Final = policy
         self.ports: Final = ports

@@ -1,4 +1,4 @@
-"""The two services. The functions at the top of this module become the methods of both classes."""
+"""The sync and the async service. The functions at the top of this module become the methods of both classes."""
 
 import functools
 import inspect

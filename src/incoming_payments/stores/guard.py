@@ -83,7 +83,7 @@ def check_nonce_time(until: datetime, removed_until: datetime | None, now: datet
     """
     if removed_until is not None and until <= removed_until:
         raise ClockBehind(
-            f"at {now} a nonce cannot be checked, because a clock that was ahead has removed those of this time: "
+            f"at {now} a nonce cannot be checked, because a clock that was ahead has removed the nonces of this time: "
             f"correct the clocks, and nonces are accepted again after {removed_until}"
         )
 

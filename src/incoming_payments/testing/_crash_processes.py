@@ -27,7 +27,7 @@ class Worker:
     _channel: socket.socket
 
     def begin(self) -> None:
-        """Let the worker begin, which has reported that it is ready."""
+        """Start the work of the worker, after it has reported that it is ready."""
         self._channel.shutdown(socket.SHUT_WR)
 
     def kill(self) -> None:

@@ -113,7 +113,7 @@ class Calls:
     def slowest(self) -> list[int]:
         """Return the numbers that directly follow the longest gaps, longest first.
 
-        A call that takes long has read, written or committed. The worst time for a crash is directly after it.
+        A call that takes long has read, written or committed. The worst time for a crash is directly after such a call.
         """
         times = self._times
         gaps = sorted(((end - begin, number) for number, (begin, end) in enumerate(pairwise(times), 2)))

@@ -48,7 +48,8 @@ class ListingContract(StoreHooks):
         assert ids[1:3] == _ids(store, newer_than=place, limit=2)
 
     def test_new_payments_do_not_move_the_pages(self, store: PaymentStore) -> None:
-        """Payments are created before and behind the reader. The pages hold each earlier payment once."""
+        """While a reader goes from page to page, payments enter the list before and after its page. The pages have each
+        earlier payment once."""
         ids = [create(store, a_creation(now=NOW + number * _SECOND)) for number in range(10)][::-1]
         late = iter([timedelta(hours=hours) for hours in (1, -1, 2, -2)])
 
@@ -94,7 +95,7 @@ class ListingContract(StoreHooks):
                 assert expected == _ids(store, state=state, now=now) == _walk(store, limit=1, state=state, now=now)
 
     def test_lists_are_of_one_time_of_creation(self, store: PaymentStore) -> None:
-        """The first time is inclusive, and the second one exclusive. A place outside of these times bounds nothing."""
+        """The first time is inclusive, the second time is exclusive. A place outside of these times bounds nothing."""
         ids = [create(store, a_creation(now=NOW + number * _SECOND)) for number in range(6)]
         places = [None, *(Place.of(store.load(id)) for id in ids)]
         payments = [store.load(id) for id in ids]
@@ -136,7 +137,7 @@ def _ids(store: PaymentStore, *, now: datetime = NOW, limit: int = 100, **filter
 
 
 def _walk(store: PaymentStore, *, limit: int, between: Any = lambda: None, **filters: Any) -> list[PaymentId]:
-    """Return the ids of all pages, and check that the pages in the other direction hold the same."""
+    """Return the ids of all pages, and check that the pages in the other direction have the same ids."""
     found: list[IncomingPayment] = []
     page: Sequence[IncomingPayment] = store.find_payments(PaymentQuery(**{"now": NOW, "limit": limit, **filters}))
     while page:

@@ -111,7 +111,7 @@ class SharingContract(StoreHooks):
         with self.opened_again(store, tmp_path) as other:
             id = create(other)
         for call in _calls(store, id):
-            _attempt(call)  # opens a connection
+            _attempt(call)  # this call opens a connection
             self.break_store(store, tmp_path)
             _attempt(call)
         with suppress(StoreUnusable):  # an operator has to repair it

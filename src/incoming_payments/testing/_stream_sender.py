@@ -176,7 +176,7 @@ class StreamSender:
         self._progress_at = now
         self._sequence = 0
         self._unanswered: dict[int, Packet] = {}
-        self._retry_at: dict[int, datetime] = {}  # of the unanswered packets that were lost
+        self._retry_at: dict[int, datetime] = {}  # the unanswered packets that were lost, and when to retry them
 
     @property
     def has_ended(self) -> bool:
@@ -217,7 +217,7 @@ class StreamSender:
             isinstance(answer, Reject) and answer.code[0] in "TR"
         ):  # a temporary error or a timeout: a retry may succeed
             self.lost(packet, now=now, reason=_description(answer))
-        elif self._unanswered.pop(packet.sequence, None) is not None:  # else it was answered or given up before
+        elif self._unanswered.pop(packet.sequence, None) is not None:  # otherwise it was answered or given up before
             self._retry_at.pop(packet.sequence, None)
             if isinstance(answer, Fulfill):
                 self._fulfilled(packet, answer, now)
@@ -279,7 +279,7 @@ class StreamSender:
         elif packet.probe:
             self._quoted(packet, sealed, now)
         else:
-            self._end(Ending.REFUSED, f"of a packet of {packet.prepare.amount}, only {sealed.amount} arrive")
+            self._end(Ending.REFUSED, f"only {sealed.amount} of the {packet.prepare.amount} units of a packet arrived")
 
     def _shrink(self, packet: Packet, reject: Reject, now: datetime) -> None:
         """Reduce the packet size in the ratio of the two amounts in F08, which may be in another asset."""

@@ -173,7 +173,8 @@ class AuthorizationServer:
         return True
 
     def _rfc9767(self, token: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of RFC 9767 §3.3. The client is not part of it, so it is the `instance_id`."""
+        """Return the answer of RFC 9767 §3.3. That answer has no member for the client, so the client is in
+        `instance_id`."""
         answer = {"active": True, "iss": self._issuer, "access": [token["access"]]}
         if token["client"] is not None:
             answer["instance_id"] = token["client"]
@@ -261,9 +262,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Run an authorization server for tests on loopback. It reads commands from standard input.",
         epilog=f"Each command is a line of JSON, such as {_EXAMPLE}. Others: revoke, publish, fail, requests.",
     )
-    parser.add_argument("--port", type=int, default=0, help="the port (a free one)")
-    parser.add_argument("--dialect", choices=get_args(Dialect), default="rfc9767", help="its answers (rfc9767)")
-    parser.add_argument("--issuer", help="the iss of its answers (its own URL)")
+    parser.add_argument("--port", type=int, default=0, help="the port to listen on (default: a free port)")
+    parser.add_argument(
+        "--dialect", choices=get_args(Dialect), default="rfc9767", help="the form of the answers (rfc9767)"
+    )
+    parser.add_argument("--issuer", help="the iss of the answers (default: the URL of the server)")
     parser.add_argument("--service-jwk", type=Path, help="a file with the public key that must sign introspections")
     options = parser.parse_args(arguments)
     try:

@@ -7,10 +7,10 @@ class TestMyStore(StoreContract):
     def make_store(self, directory):
         return MyStore(directory / "payments")
 
-    def open_again(self, store, directory):  # as another process would
+    def open_again(self, store, directory):  # open the store as another process would
         return MyStore(directory / "payments")
 
-    def break_store(self, store, directory):  # as a restart of the database server would
+    def break_store(self, store, directory):  # break the store as a restart of the database server would
         store.connection.close()
 ```
 

@@ -45,8 +45,8 @@ from incoming_payments.testing.steps import credit, persistently
 from incoming_payments.testing.values import NOW, a_creation
 
 _SILENCE_S: Final = 120.0  # between two reports of a worker: some milliseconds, and more on a busy machine
-_CREDITS_MAX: Final = 40  # of a worker that is killed at random
-_KEYS_MAX: Final = 10  # likewise
+_CREDITS_MAX: Final = 40  # credits of a worker that is killed at random
+_KEYS_MAX: Final = 10  # idempotency keys of such a worker
 _CREATORS: Final = 10  # processes that use the same idempotency keys at the same time
 _LOG_CHARS_MAX: Final = 4000
 _FAULTS_SHOWN_MAX: Final = 10
@@ -71,8 +71,8 @@ class _Ledger:
 
     payment: PaymentId | None  # without a payment, the workers insert payments
     key: str | None = None  # with a key, they insert each payment under an idempotency key that begins with it
-    sent: dict[str, int] = Factory(dict)  # by the id of the credit or payment: the value, or the number of the key
-    answered: dict[str, int] = Factory(dict)  # the total received in each answer, or the number of the key
+    sent: dict[str, int] = Factory(dict)  # the value of each credit id, or the key number of each payment id
+    answered: dict[str, int] = Factory(dict)  # the total received in each answer, or the key number
     moments: list[int] = Factory(list)
 
 
@@ -128,7 +128,7 @@ class _Kit:
         """See `check_crashes`."""
         for new_ledger in (self._create_payment, self._insert_payments, self._insert_under_keys):
             measured = new_ledger()
-            self._crash([_Task(measured)])  # reports the slowest calls
+            self._crash([_Task(measured)])  # this worker reports the slowest calls
             chosen = [AFTER_ANSWER, *measured.moments][:moments]
             for first in range(0, len(chosen), workers):
                 self._crash([_Task(new_ledger(), moment=moment) for moment in chosen[first : first + workers]])
@@ -180,7 +180,7 @@ class _Kit:
         for task, status in zip(tasks, statuses, strict=True):
             if status not in (0, -signal.SIGKILL):
                 raise self._failed(f"a worker ended with status {status}")
-            if task.moment == AFTER_ANSWER:  # the worker did not report the answer: that takes time
+            if task.moment == AFTER_ANSWER:  # the worker was killed before it could report the answer
                 last, value = list(task.ledger.sent.items())[-1]
                 task.ledger.answered[last] = value if task.ledger.payment is None else sum(task.ledger.sent.values())
         for ledger in {id(task.ledger): task.ledger for task in tasks}.values():

@@ -7,7 +7,7 @@ class TestMyNonces(NonceContract):
     def make_nonces(self, directory):
         return MyNonces(directory / "nonces", capacity=self.capacity)
 
-    def open_again(self, nonces, directory):  # as another process would
+    def open_again(self, nonces, directory):  # open the record as another process would
         return MyNonces(directory / "nonces", capacity=self.capacity)
 ```
 
@@ -72,7 +72,7 @@ class NonceContract:
     def other(self, nonces: Nonces, tmp_path: Path) -> Iterator[Nonces]:
         """Yield a second port on the record of `nonces`. Skip the test when the port is `memory_only`."""
         if self.memory_only:
-            pytest.skip("memory_only: this port serves one process, and no other can open its record")
+            pytest.skip("memory_only: this port serves one process, and no other process can open its record")
         other = self.open_again(nonces, tmp_path)
         yield other
         self.close_nonces(other)

@@ -48,13 +48,13 @@ __all__ = [
     "quote",
 ]
 
-_ERROR_BODY_BYTES_MAX: Final = 500  # of an HTTP error body, quoted in the exception
+_ERROR_BODY_BYTES_MAX: Final = 500  # bytes of an HTTP error body that the exception quotes
 
 Post = Callable[[bytes], bytes]
 """Sends a packet and returns the reply. Raises `OSError` if there is no reply, and `NotTaken` for a final error."""
 
 Link = Callable[[], AbstractContextManager[Post]]
-"""Opens a connection to the service. Each thread opens its own."""
+"""Opens a connection to the service. Each thread opens its own connection."""
 
 
 class NotTaken(Exception):

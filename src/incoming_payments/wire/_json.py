@@ -7,7 +7,8 @@ from incoming_payments import limits, strict
 from incoming_payments.errors import MalformedJson
 
 _NAME_CHARS_MAX: Final = 100  # characters of a member name in an error message
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # `dumps` builds one
+# `json.dumps` would build a new encoder for each call
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max: int = limits.JSON_DEPTH_MAX) -> Any:
@@ -42,8 +43,8 @@ def _malformed(refused: strict.JsonRefused) -> MalformedJson:
 def peek(body: bytes, name: str) -> Any:
     """Return the member `name` of the JSON object in `body`, or `None` if there is none.
 
-    This checks only the number of brackets. It is for the body of a stranger. No Python code runs for its parts, no
-    number is converted, and no fault is described.
+    Use this function for the body of a stranger. It checks only the number of brackets. It runs no Python code for the
+    parts of the body, converts no number, and describes no fault.
     """
     if _has_too_many_brackets(body):
         return None

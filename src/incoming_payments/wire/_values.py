@@ -116,7 +116,7 @@ class SummaryView:
 
 @frozen
 class PageView:
-    """One page of a list. The cursors are those of its first and its last payment, absent from an empty page."""
+    """One page of a list. The cursors name the first and the last payment. An empty page has none."""
 
     result: Sequence[SummaryView]
     has_next_page: bool
@@ -178,7 +178,7 @@ def parse_date_time(text: str) -> datetime:
         try:
             return isoparse(text.upper()).astimezone(UTC)
         except (ValueError, OverflowError):
-            pass  # 30 February, second 60, or a year out of range in UTC
+            pass  # such as 30 February, second 60, or a year out of range in UTC
         if text[17:19] == "60":
             wanted = "has second 60, but leap seconds cannot be stored: write second 59, or the next minute"
             raise InvalidValue(f"expiresAt {wanted}", member="expiresAt")

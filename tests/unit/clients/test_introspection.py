@@ -300,6 +300,16 @@ def test_failure_shows_no_token(connect: Open, content: object, shown: str) -> N
     assert str(raised.value) == f"the introspection endpoint {server.url} {shown}"
 
 
+@pytest.mark.parametrize("status", [301, 401, 403, 404])
+def test_answer_to_a_wrong_url_or_identity_names_the_settings(connect: Open, status: int) -> None:
+    """The log of the host says which settings to check."""
+    with (
+        scripted_server(lambda exchange, _: exchange.answer({}, status)) as server,
+        pytest.raises(AuthorizationServerUnavailable, match=f"answered {status}: check url, key and resource_server"),
+    ):
+        connect(server.url).introspect()
+
+
 # --- time, size, connections -----------------------------------------------------------------------
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"
@@ -346,8 +356,8 @@ def test_time_includes_the_wait_for_a_connection(kind: Kind) -> None:
     ("script", "text"),
     [
         (lambda exchange, _: exchange.answer(b"x" * 1001), "larger than 1000 bytes"),
-        (says(HEAD + b"x"), "gave no valid HTTP answer"),
-        (says(b"SSH-2.0-OpenSSH_9.2\r\n"), "gave no valid HTTP answer"),
+        (says(HEAD + b"x"), "gave no valid TLS or HTTP answer"),
+        (says(b"SSH-2.0-OpenSSH_9.2\r\n"), "gave no valid TLS or HTTP answer"),
     ],
     ids=["too large", "cut off", "no HTTP"],
 )

@@ -453,7 +453,7 @@ def test_flow_with_too_many_effects_is_stopped(drive: Drive) -> None:
 
     with pytest.raises(FlowStuck) as caught:
         drive(endless())
-    assert str(caught.value) == "the flow did not end after 1000 effects: the next one was DrawRandomness"
+    assert str(caught.value) == "the flow did not end after 1000 effects: the next effect was DrawRandomness"
     assert ends == ["closed"]
 
 

@@ -378,6 +378,13 @@ def test_request_of_a_framework_is_no_scope() -> None:
         asyncio.run(an_application(Service()).answer(wrong, Channel().receive))
 
 
+def test_wsgi_environ_is_no_scope() -> None:
+    """The error names the class and the argument to pass."""
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": PATH}
+    with pytest.raises(ConfigurationError, match=r"AsgiApplication takes the ASGI scope, .*, not a WSGI environ"):
+        asyncio.run(an_application(Service()).answer(environ, Channel().receive))
+
+
 def test_body_that_was_read_as_an_object_is_refused() -> None:
     """The error names the argument to pass."""
     scope, wrong = a_scope(Request("POST", PATH, headers=[JSON], body=b"{}")), {"a": "b"}

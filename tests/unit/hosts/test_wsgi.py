@@ -311,6 +311,20 @@ def test_request_of_a_framework_is_no_environ() -> None:
         an_application(Service()).answer(wrong)
 
 
+def test_asgi_scope_is_no_environ() -> None:
+    """The error names the class and the argument to pass."""
+    scope = {"type": "http", "method": "GET", "path": PATH, "headers": []}
+    with pytest.raises(ConfigurationError, match=r"WsgiApplication takes the WSGI environ, .*, not an ASGI scope"):
+        an_application(Service()).answer(scope)
+
+
+@pytest.mark.parametrize("more", [(), (object(), object())], ids=["ASGI 2", "ASGI 3"])
+def test_call_of_an_asgi_server_names_the_other_class(more: tuple[Any, ...]) -> None:
+    """Such a server passes the scope alone, or the scope with `receive` and `send`."""
+    with pytest.raises(ConfigurationError, match=r"an ASGI server called WsgiApplication: use AsgiApplication"):
+        an_application(Service())({"type": "http", "method": "GET", "path": PATH}, *more)
+
+
 @pytest.mark.parametrize("body", [{"walletAddress": "https://bank.example/alice"}, "{}"], ids=["JSON", "str"])
 def test_body_that_was_read_as_an_object_or_text_is_refused(body: Any) -> None:
     """The error names the argument to pass."""

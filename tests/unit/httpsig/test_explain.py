@@ -192,7 +192,7 @@ PROVED: Final[list[tuple[str, RequestMessage, str]]] = [
     ("digest_form", digested(content_digest(BODY, "sha-256").replace("256", "512")), "another algorithm than its name"),
     ("digest_form", sign(put(post(), "Content-Length", "5"), KEY, created=NOW), "is right, so Content-Length is wrong"),
     ("digest_of", reserialised(lambda body: json.dumps(body, separators=JS, ensure_ascii=False),
-     json.dumps(json.loads(METADATA)).encode()), "the body as compact JSON (JSON.stringify), and not of the bytes"),
+     json.dumps(json.loads(METADATA)).encode()), "the body as compact JSON (JSON.stringify), and not to the bytes"),
     ("digest_of", reserialised(json.dumps), "json.dumps of Python"),
     ("digest_of", reserialised(lambda body: json.dumps(body, separators=JS).replace("/", "\\/")), "json_encode of PHP"),
     ("digest_of", reserialised(lambda body: json.dumps(body, separators=JS, ensure_ascii=False).replace(
@@ -315,7 +315,7 @@ def test_another_component_is_covered_instead(request_: RequestMessage, words: s
 def test_another_key_of_the_client() -> None:
     """A signature by another key of the client than its keyid names is proved."""
     found = refused(forge(get(), get_lines(), key=OTHER), keys=BOTH)
-    assert str(found.causes[0]) == 'proved: the client signed with its key of the kid "key-2"'
+    assert str(found.causes[0]) == 'proved: the client signed with its key "key-2", but sent another keyid'
 
 
 @pytest.mark.parametrize(("algorithm", "octets"), [(Algorithm.ES256, 32), (Algorithm.ES384, 48)])
@@ -385,16 +385,16 @@ def test_report_of_a_post() -> None:
 @pytest.mark.parametrize(
     ("code", "nonce", "words"),
     [
-        ("nonce_used", "1234", "anew: its nonces have 4 characters, and short ones repeat"),
+        ("nonce_used", "1234", "each retry: its nonces have 4 characters, and short nonces repeat"),
         (
             "nonce_used",
             "12345678",
-            "retry anew: it, its HTTP library or a proxy sent a request again, or it signed",
+            "retry: it, its HTTP library or a proxy sent a request again, or it signed",
         ),
         (
             "request_repeated",
             None,
-            "retry anew: it, its HTTP library or a proxy sent a request again, or it signed",
+            "retry: it, its HTTP library or a proxy sent a request again, or it signed",
         ),
         ("nonce_unsupported", "1234", "the service has no port nonces: pass nonces=..., such as store.nonces"),
         ("key_unusable", None, "no known mistake fits: see the reason above"),
@@ -419,10 +419,10 @@ def test_target_that_is_no_url() -> None:
 
 
 def test_component_without_value() -> None:
-    """A line of the base that could not be built says so, and the signature could not be tried."""
+    """A line of the base that could not be built says so, and the signature could not be verified."""
     text = str(refused(forge(get(), [*get_lines(), ('"x-a"', "x"), ('"x-b";sf;key="a"', "")])))
     assert '\n    "x-a": <no value>\n    "x-b";sf;key="a": <no value>\n' in text
-    assert "it could not be tried" in text
+    assert "it could not be verified" in text
 
 
 def test_several_signatures() -> None:

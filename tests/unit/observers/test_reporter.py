@@ -35,7 +35,7 @@ def test_failures_of_an_observer_are_logged_at_a_limited_rate(caplog: pytest.Log
         report(BATCH)
     assert len(caplog.records) == LOGGED_A_MINUTE_MAX
     for record in caplog.records:
-        assert record.getMessage() == "incoming payments: the observer has failed"
+        assert record.getMessage() == "incoming payments: the observer raised an exception"
         assert record.__dict__["event"] == "observer_failed"
         assert record.levelno == logging.ERROR
         assert record.exc_info

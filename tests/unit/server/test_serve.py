@@ -339,7 +339,7 @@ def test_serve_on_a_port_in_use(folder: Path) -> None:
         done = run_command("serve", "--config", path)
 
     why = os.strerror(errno.EADDRINUSE)
-    how = "stop the program that listens there, or give another port, which base_url may have to name as well"
+    how = "stop the program that listens there, or give another port; if base_url contains the port, change it too"
     says = f"incoming-payments: {path}: listen.port: cannot listen on 127.0.0.1 port {port}: {why}; {how}\n"
     assert (1, "", says) == (done.returncode, done.stdout, done.stderr)
     assert not (folder / "payments.sqlite3").exists()

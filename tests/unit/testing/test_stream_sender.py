@@ -131,7 +131,7 @@ REFUSALS: Final[dict[str, tuple[Callable[[Packet], Reject], Ending, str]]] = {
     "less arrived": (
         lambda packet: rejection("F99", sealed(packet, PacketType.REJECT, amount=9)),
         Ending.REFUSED,
-        "of a packet of 10, only 9 arrive",
+        "only 9 of the 10 units of a packet arrived",
     ),
     "stream closed": (
         lambda packet: rejection("F99", sealed(packet, PacketType.REJECT, StreamClose(1, 1, "")), "closed"),

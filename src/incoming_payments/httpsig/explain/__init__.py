@@ -68,7 +68,7 @@ def _signature_lines(case: Case, one: ReadSignature) -> list[str]:
     if given.created is not None:
         age_s = case.evidence.now.timestamp() - given.created
         age = f"made {abs(age_s):.0f} s {'ago' if age_s >= 0 else 'ahead of our clock'}"
-    holds = "it could not be tried"
+    holds = "it could not be verified"
     if one.key is not None and not one.draft.missing:
         verb = "is" if one.key.verify(one.octets, one.draft.base()) else "is not"
         holds = f"it {verb} valid for this base"
@@ -78,6 +78,7 @@ def _signature_lines(case: Case, one: ReadSignature) -> list[str]:
         shown = "<no value>" if value is None else show.value(component, value)
         lines.append(f"    {show.identifier(component)}: {shown}")
     names = " ".join([show.identifier(component) for component in given.components])
-    if not given.signature_params.startswith(given.coverage.inner_list):  # a shape without quotes
+    # The signer sent component names without quotes
+    if not given.signature_params.startswith(given.coverage.inner_list):
         names = names.replace('"', "")
     return [*lines, f'    "@signature-params": ({names}){show.parameters(given.parameters)}']

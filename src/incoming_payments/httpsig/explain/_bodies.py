@@ -10,7 +10,7 @@ from typing import Any, Final
 _HASHES: Final = {64: hashlib.sha512, 32: hashlib.sha256}  # by the length of the digest in bytes
 # The lookbehind tries each name once. Without it, a long name without a value would take quadratic time.
 _CLAIM: Final = re.compile(r"(?<![a-z0-9\-])([a-z0-9\-]*)=([:\"']?)([A-Za-z0-9+/_\-]{32,200}={0,2})([:\"']?)")
-_CLAIMS_MAX: Final = 4  # two are usual at most
+_CLAIMS_MAX: Final = 4  # usual requests have two at most
 _COMPACT: Final = (",", ":")
 # The name of a way to write JSON, its options for `json.dumps`, and the replacements in its output.
 _WRITERS: Final[tuple[tuple[str, dict[str, Any], tuple[tuple[str, str], ...]], ...]] = (
@@ -62,10 +62,11 @@ def other_bodies(body: bytes) -> Iterator[tuple[bytes, str]]:
                 for old, new in replaced:
                     text = text.replace(old, new)
                 yield text.encode("utf-8", "surrogatepass"), f"the body as {name}{', keys sorted' * sort_keys}"
-    except (ValueError, RecursionError):  # no JSON, or deeper than any client writes it
+    except (ValueError, RecursionError):  # the text is no JSON, or is nested deeper than clients write
         return
 
 
 def _js_number(text: str) -> float | int:
     number = float(text)
-    return int(number) if number.is_integer() and abs(number) < 1e21 else number  # from there on with an exponent
+    # JavaScript writes larger numbers with an exponent
+    return int(number) if number.is_integer() and abs(number) < 1e21 else number

@@ -20,7 +20,7 @@ from incoming_payments.limits import HEADER_BYTES_MAX, SIGNATURES_MAX
 class Trial:
     """A possible cause of the refusal."""
 
-    said: str = ""  # completes the words of the hypothesis
+    said: str = ""  # the words that complete the text of the hypothesis
     holds: Callable[[], bool] | None = None  # whether the trial proves the cause; None when the cause is only likely
 
 
@@ -50,7 +50,7 @@ class Draft:
         builder = BaseBuilder(request)
         try:
             return self._with(lambda one: builder.value(one) if one.name.startswith("@") else None)
-        except MalformedField:  # no valid target URI, but a client may have signed it
+        except MalformedField:  # the target URI is not valid, but a client may have signed it
             return self.with_values({"@target-uri": request.target_uri})
 
     def _with(self, other: Callable[[Component], str | None]) -> "Draft":
@@ -101,7 +101,7 @@ def open_case(evidence: Evidence, code: str) -> Case:
 
 
 def read_signatures(evidence: Evidence, form: StrictForm) -> list[ReadSignature]:
-    """Return the signatures in the two fields, those by known keys first; none when a field cannot be read."""
+    """Return the signatures in the two fields, first the signatures by known keys, or none if a field is unreadable."""
     try:
         given, octets_of = parse_signature_input([form.signature_input]), parse_signature([form.signature])
     except MalformedField:

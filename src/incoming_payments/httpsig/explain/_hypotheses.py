@@ -29,9 +29,9 @@ _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@au
 class Cause:
     """A cause of a refusal."""
 
-    name: str  # stable
-    proved: bool  # with this mistake made on purpose, the signature is valid or the digest matches
-    text: str  # for people
+    name: str  # a stable name for programs
+    proved: bool  # whether the signature is valid, or the digest matches, with this mistake
+    text: str  # the description for people
 
     def __str__(self) -> str:
         return f"{'proved' if self.proved else 'likely'}: {self.text}"
@@ -135,11 +135,11 @@ def _fields_missing(case: Case) -> Iterator[Trial]:
 
 
 def _repeated(case: Case) -> Iterator[Trial]:
-    """Yield the reason for a replay that fits the first signature. The policy accepted that one, or a later one."""
+    """Yield the reason for a replay that fits the first signature. The policy accepted it or a later one."""
     nonces = [len(one.given.nonce) for one in case.signatures if one.given.nonce]
     if nonces and nonces[0] < _NONCE_CHARS_MIN:
-        yield Trial(f"its nonces have {nonces[0]} characters, and short ones repeat")
-    yield Trial("it, its HTTP library or a proxy sent a request again, or it signed two equal ones within a second")
+        yield Trial(f"its nonces have {nonces[0]} characters, and short nonces repeat")
+    yield Trial("it, its HTTP library or a proxy sent a request again, or it signed two equal requests within a second")
 
 
 def _keyid(case: Case) -> Iterator[Trial]:
@@ -368,7 +368,8 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
     Hypothesis("form", _FORM, _form, "the fields are not written as RFC 9421 section 4 says: {said}"),
     Hypothesis("fields_missing", {Code.SIGNATURE_MISSING}, _fields_missing, "{said}: the client did not sign the"
         " request, or a proxy or a framework removed these fields"),
-    Hypothesis("repeated", _REPLAYED, _repeated, "the client must sign each request and each retry anew: {said}"),
+    Hypothesis("repeated", _REPLAYED, _repeated, "the client must make a new signature for each"
+        " request and each retry: {said}"),
     Hypothesis("no_nonces", {"nonce_unsupported"}, lambda _: iter([Trial()]), "the service has no port nonces: pass"
         " nonces=..., such as store.nonces"),
     Hypothesis("keyid", {Code.KEY_UNKNOWN, Code.KEY_ID_MISSING}, _keyid,
@@ -380,14 +381,15 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
     Hypothesis("clock", {Code.STALE, Code.CREATED_IN_FUTURE}, _each(_clock), "the times differ: {said}"),
     Hypothesis("lost_field", _ABSENT, _each(_lost_field, complete=False), "the client signed {said}"),
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
-    Hypothesis("digest_of", _DIGEST, _digest_of, "the digest is that of {said}, and not of the bytes received"),
+    Hypothesis("digest_of", _DIGEST, _digest_of, "the digest belongs to {said}, and not to the bytes received"),
     Hypothesis("body_changed", _CHANGED, _each(_body_changed), "the client signed {said}: the body was changed"
         " afterwards, by a proxy or by the client", proves=False),
     *(Hypothesis(part, _INVALID, _each(_target(part)), f"the client signed {{said}}: another {part} than the"
         " service expects; compare base_url and the proxy") for part in _PARTS),
     Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),
     Hypothesis("token", _INVALID, _each(_token), "the client signed authorization as {said}"),
-    Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key of the kid {said}"),
+    Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key {said}, but sent"
+        " another keyid"),
     Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, but the JWK names"
         " another algorithm"),
     Hypothesis("der", _INVALID, _each(_der), "the signature is in DER; it must be r and s alone"),

@@ -16,7 +16,7 @@ _SECRET_FIELDS: Final = frozenset({"authorization", "cookie", "proxy-authorizati
 _SHOWN_FIELDS: Final = frozenset({"accept", "content-encoding", "content-length", "content-type", "date", "host"})
 _SHOWN_PARAMETERS: Final = frozenset({"alg", "created", "expires", "keyid", "tag"})
 _SCHEME: Final = re.compile(r"(GNAP|Bearer|Basic|DPoP) +", re.IGNORECASE)
-_LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # in `Signature`, it is a signature
+_LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # such a text in the field `Signature` is a signature
 
 
 class Redactor:
@@ -28,7 +28,7 @@ class Redactor:
         self._pieces = {piece for secret in secrets for piece in _pieces(secret.lower())}
 
     def mask(self, text: str) -> str:
-        """Return `text`, or its length alone when a secret is in it: in any case, percent-encoded or not."""
+        """Return `text`, or only its length if it contains a secret, also in another case or percent-encoded."""
         spellings = (text.lower(), unquote(text, "latin-1").lower()) if self._pieces else ()
         found = any(piece in self._pieces for spelling in spellings for piece in _pieces(spelling))
         return hidden(text) if found else text

@@ -82,7 +82,7 @@ class AuthorizationServerTable:
         "the requests are not signed",
         written='"{service_key}"',
     )
-    key_id: str | None = setting("the key id of that key", None, "no key", written='"{service_key_id}"')
+    key_id: str | None = setting("the key id of the key in `key_file`", None, "no key", written='"{service_key_id}"')
     resource_server: str | None = setting(
         "the name of this service at the authorization server; only with `rfc9767`",
         None,

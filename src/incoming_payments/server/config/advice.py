@@ -84,7 +84,7 @@ def of_assets(hosted: Mapping[str, Asset], of_peers: Mapping[str, Asset], tolera
         if asset.code != asset.code.upper():
             yield (
                 f'{name}.asset_code is "{asset.code}": write "{asset.code.upper()}", unless clients and peers write '
-                "it in lower case too; codes are compared exactly, and those of ISO 4217 are in upper case"
+                "it in lower case too; codes are compared exactly, and the codes of ISO 4217 are in upper case"
             )
         if asset.scale >= UINT64_DIGITS_MAX:
             yield (

@@ -27,7 +27,7 @@ class ClientKey:
 
 def read_client_key(files: Files, name: str) -> ClientKey:
     """Return the key in the file `name`. Raises `InvalidValue` with the path, the fault and the change to make."""
-    content = files.read(name, PUBLIC).removeprefix(BOM_UTF8)  # some editors write one
+    content = files.read(name, PUBLIC).removeprefix(BOM_UTF8)  # some editors write a byte order mark
     path = files.folder / name
     if content.lstrip().startswith(_PEM):
         raise InvalidValue(f"{path} {_pem(path)}")

@@ -18,8 +18,9 @@ POSIX = os.name == "posix"  # on other systems, the mode of a file does not defi
 PRIVATE: Final = 0o077  # mode bits that a file with a secret must not have
 PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have: its writers can pose as the client
 _OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
-_STICKY: Final = stat.S_IWOTH | stat.S_ISVTX  # with the second bit, such as in /tmp, users cannot replace others' files
-_EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")  # no secret ends like this
+_STICKY: Final = stat.S_IWOTH | stat.S_ISVTX  # with both bits, as /tmp has them, a user can replace only own files
+# An extension that no secret ends with
+_EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")
 _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
 ServerSecret = NewType("ServerSecret", bytes)  # the content of a file of `secret_files`
 PeerToken = NewType("PeerToken", AccessToken)  # the content of a file of `token_files`

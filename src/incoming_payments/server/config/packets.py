@@ -50,8 +50,8 @@ class IlpTable:
     )
     secret_files: tuple[ServerSecret, ...] = setting(
         "files with 32 random bytes or more in hexadecimal, newest first: addresses and shared secrets are derived "
-        "from them, and each of them can read STREAM packets. To rotate, put a new file in front. Remove the last "
-        "secret when no payment that was created with it can still receive money",
+        "from them, and each of them can read STREAM packets. To rotate, put a new file in front. Remove an old "
+        "secret when all payments that were created with it have completed or expired",
         check=_files(SERVER_SECRETS_MAX),
         written='["{secret}"]',
     )

@@ -44,7 +44,7 @@ _NAMES: Final[Mapping[type, str]] = {
     time: "a time",
 }
 _TOP: Final = "in front of the first table"
-HARMLESS_NAME: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name like that of a setting, and unlike a token
+HARMLESS_NAME: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name that may be a setting, and cannot be a token
 
 
 class _WrongType(ConfigurationError):
@@ -121,7 +121,7 @@ def _one_of(choices: Collection[str], value: object) -> object:
 def _first_error(error: Exception, root: type) -> ConfigurationError:
     """Return the first error that cattrs has collected, with the path of its setting."""
     path, table, beside = "", root, list[Exception]()
-    attribute: Attribute[Any] | None = None  # of the setting, if the whole setting is at fault
+    attribute: Attribute[Any] | None = None  # the attribute of the setting, if the whole setting is at fault
     while isinstance(error, BaseValidationError):
         if isinstance(error, ClassValidationError):
             table, beside = error.cl, list(error.exceptions)

@@ -31,7 +31,7 @@ class Setting:
     """
 
     name: str = ""
-    type: type = str  # of TOML
+    type: type = str  # the type of the TOML value
     meaning: str
     default: Any
     otherwise: str = ""
@@ -84,7 +84,7 @@ class TableOf:
 
 
 def setting(meaning: str, default: Any = REQUIRED, otherwise: str = "", *, check: Any = None, **texts: Any) -> Any:
-    """Declare a setting as a field of its table. `check` is an attrs validator, and `texts` are those of `Setting`."""
+    """Declare a setting as a field of its table. `check` is an attrs validator. `texts` are arguments of `Setting`."""
     declared = Setting(meaning=meaning, default=default, otherwise=otherwise, **texts)
     # No `repr` shows the value, because it may be a secret.
     return field(default=default, repr=False, validator=check or _validator(declared), metadata={_SETTING: declared})
@@ -121,7 +121,7 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
 
 
 def tables_of(root: type) -> tuple[TableOf, ...]:
-    """Return the declarations of all tables of a configuration. The first one is that of the settings before them."""
+    """Return the declarations of all tables of a configuration. The first is for the settings without a table."""
     found = [TableOf(cls=root)]
     for attribute in fields(root):
         if inner := inner_table(attribute):

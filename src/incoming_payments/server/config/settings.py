@@ -48,11 +48,11 @@ class Settings:
     """The values of a configuration file, as the library's own types."""
 
     path: Path  # the configuration file
-    given: Configuration  # as in the file
+    given: Configuration  # the configuration as the file has it
     policy: ServicePolicy
     wallet_addresses: StaticWalletAddresses
     tokens: tuple[ConfiguredToken, ...]
-    introspector: StaticIntrospector = field(repr=False)  # of the tokens
+    introspector: StaticIntrospector = field(repr=False)  # for the listed tokens
     methods: DerivedMethods
     packets: PacketPolicy | None  # `None` without peers
     quotas: MemoryQuotas | None  # `None` without a quota
@@ -101,7 +101,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not TOML: {_toml_error(str(error))}") from None
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path} is not TOML: byte {error.start} is not UTF-8; save it as UTF-8") from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a TOML number can have thousands of digits
         raise ConfigurationError(f"{path} is not TOML: {error}") from None
 
 

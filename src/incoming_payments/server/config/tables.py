@@ -110,7 +110,7 @@ class LimitsTable:
     """Limits and policies."""
 
     public_get: bool = setting("whether a payment's URL alone shows how much the payment has received", True)
-    public_cors: bool = setting("whether scripts of any website may read this public view", True)
+    public_cors: bool = setting("whether scripts of any website may read the public view", True)
     allow_identical: bool = setting(
         "whether a signed request without nonce may be repeated while fresh; `false` breaks payments from Rafiki, "
         "which reads a payment twice in one second with identical requests",

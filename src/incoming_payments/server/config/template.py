@@ -31,7 +31,7 @@ def _otherwise(setting: Setting) -> str:
 def template(*, has_authorization_server: bool, active: Collection[str] = (), **values: object) -> str:
     """Return the configuration that `init` writes, with `values` for the placeholders.
 
-    It has a table for the authorization server or for a token. It shows the other one as a comment, and
+    It has a table for the authorization server or for a token. It shows the other table as a comment, and
     `[wallet_addresses]` too. `active` are the names of the settings of the authorization server that are set although
     they are optional.
     """
@@ -43,7 +43,7 @@ def _template_lines(omitted: Collection[str], active: Collection[str]) -> Iterat
     yield "# The configuration of `incoming-payments serve`."
     yield "# Keep this file private: it holds a token. File names are relative to the folder of this file."
     for table in TABLES:
-        if table.name == table.header == "rights":  # written in its token
+        if table.name == table.header == "rights":  # `rights` are written as a part of their token
             continue
         yield from _comment(table.meaning, "# ")
         mark = "# " if table.name in omitted else ""

@@ -78,7 +78,7 @@ def authorization_server(port: int, service_jwk: Path) -> Iterator[Authorization
         try:
             yield Authorization(process, _line_of(process, "authorization server"))
         finally:
-            process.communicate()  # closes its input, so that the process ends
+            process.communicate()  # `communicate` closes the input, so that the process ends
 
 
 def _exchange(process: "subprocess.Popen[str]", line: str, name: str) -> str:
@@ -131,7 +131,7 @@ def core_banking(database: Path) -> Iterator[CoreBanking]:
         try:
             yield CoreBanking(process)
         finally:
-            process.communicate()  # closes its input, so that the process ends
+            process.communicate()  # `communicate` closes the input, so that the process ends
 
 
 def credit_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:

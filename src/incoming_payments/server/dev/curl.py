@@ -1,5 +1,5 @@
-"""Write a request as a `curl` command for any POSIX shell that sends exactly its bytes. This module runs no command
-and reads no file."""
+"""Write a request as a `curl` command for any POSIX shell. The command sends exactly the bytes of the request. This
+module runs no command and reads no file."""
 
 import ipaddress
 import re
@@ -28,7 +28,8 @@ _AUTHORITY: Final = re.compile(
 )
 _NUMBER_LAST: Final = re.compile(r"(?:.*\.)?[0-9][0-9a-fx]*")  # curl may read it as an IPv4 address
 _DOT_SEGMENT: Final = re.compile(r"/(?:\.|%2[Ee]){1,2}(?:/|$)")
-_PLAIN: Final = frozenset(range(0x20, 0x7F)) - frozenset(b"'%\\-")  # unchanged by printf, in single quotes
+# `printf` leaves these characters unchanged in single quotes
+_PLAIN: Final = frozenset(range(0x20, 0x7F)) - frozenset(b"'%\\-")
 
 
 def check_url(url: str) -> None:
@@ -111,7 +112,7 @@ def _body(content: bytes, file: str | None) -> tuple[str, list[list[str]]]:
     except UnicodeDecodeError:
         text = "\0"
     if all(character.isprintable() or character == "\n" for character in text):
-        return "", [["--data-raw", text]]  # unlike --data it reads no file for an @
+        return "", [["--data-raw", text]]  # unlike --data, --data-raw reads no file for an @
     # In a pasted command a tab would complete a word, and a NUL ends an argument: printf makes them from octal digits.
     octal = "".join([chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in content])
     return f"printf '{octal}' |\n", [["--data-binary", "@-"]]

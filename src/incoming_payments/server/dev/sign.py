@@ -35,7 +35,7 @@ _MADE: Final = {"content-length", "content-digest", "transfer-encoding"}
 _DESCRIPTION: Final = """\
 Sign a request, and print the curl command that sends it: paste it into a shell, or pipe it into `sh`.
 
-Key and token are those of the first [[token]] in the configuration. The private key is in the file of its jwk_file with
+The first [[token]] in the configuration has the key and the token. The private key is in the file of jwk_file with
 .pem at the end, as `init` writes it. Without a configuration give --key, --key-id and --token. The command contains the
 access token, so keep it secret. The private key is never printed. A service accepts a
 signature for some minutes only (signature_age_s). Then sign again.
@@ -52,7 +52,7 @@ def add_parser(commands: Any, configuration: str) -> None:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("method", metavar="METHOD", help="GET, POST or another, in upper case")
+    add("method", metavar="METHOD", help="the method in upper case, such as GET or POST")
     add("url", metavar="URL", help="base_url of the service, and a path")
     add("--data", metavar="BODY", help="the body, @FILE to send a file, @- to read it from standard input")
     add("--header", metavar="'NAME: VALUE'", action="append", default=[], help="add a header field; repeatable")
@@ -82,7 +82,9 @@ def add_parser(commands: Any, configuration: str) -> None:
     signature.add_argument(
         "--created", metavar="TIME", type=int, help="the time of the signature, in seconds since 1970 (now)"
     )
-    signature.add_argument("--expires", metavar="SECONDS", type=int, help="the lifetime, in seconds after created")
+    signature.add_argument(
+        "--expires", metavar="SECONDS", type=int, help="how many seconds after created the signature expires"
+    )
     signature.add_argument("--label", default="sig1", help="the signature's label (sig1)")
     signature.add_argument("--tag", help="the parameter tag")
     signature.add_argument("--alg", action="store_true", help="with the parameter alg")
@@ -138,13 +140,13 @@ def _body(options: argparse.Namespace) -> _Body:
     data: str | None = options.data
     if data is None:
         if options.method in _WITH_BODY:
-            text = f"{options.method} needs --data: the body, @FILE or @-; --data '' is an empty one"
+            text = f"{options.method} needs --data: the body, @FILE or @-; --data '' is an empty body"
             raise _wrong("--data", text)
         return _Body()
     if options.method == "HEAD" and data:
         raise _wrong("--data", "HEAD has no body: leave out --data")
     if data == "@-":
-        if sys.stdin is None or sys.stdin.isatty():  # `None` if it is closed
+        if sys.stdin is None or sys.stdin.isatty():  # `sys.stdin` is `None` if it is closed
             text = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or give a file"
             raise _wrong("--data", text)
         return _Body(_bounded(sys.stdin.buffer.read(SIGNED_BODY_BYTES_MAX + 1)))
@@ -244,7 +246,7 @@ def _configured(options: argparse.Namespace, token: AccessToken | None) -> Confi
     """Return the configured entry for the token, or else the first one."""
     path: Path = options.config
     instead = "give --key, --key-id and --token"
-    if not os.path.exists(path):  # unlike the method of `Path`, it raises nothing
+    if not os.path.exists(path):  # unlike `Path.exists`, this function raises nothing
         raise _wrong("--config", f"{path} does not exist: give another file with --config, or {instead}")
     settings = load_settings(path)
     if not settings.tokens:
@@ -338,7 +340,7 @@ def _component(text: str) -> Component:
     try:
         [read] = parse_signature_input([f"c=({identifier})"]).values()
         [component] = () if read.parameters else read.components
-    except (MalformedField, ValueError):  # a ValueError: more than one
+    except (MalformedField, ValueError):  # a ValueError means more than one
         how = f"--cover {_shown(text)} is not a component: write it as @query, x-a or 'x-a;bs'"
         raise _wrong("--cover", how) from None
     return component

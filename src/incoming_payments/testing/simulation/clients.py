@@ -41,7 +41,7 @@ _AUTHORIZED: Final = (("Authorization", f"GNAP {TOKEN}"),)
 
 @define(eq=False)
 class Create(Operation):
-    """A signed request to create a payment. A client with an idempotency key repeats it until it has an answer."""
+    """A signed request to create a payment. With an idempotency key, the client repeats the request until answered."""
 
     limit: int | None
     expires_at: datetime | None
@@ -238,7 +238,7 @@ class List(Operation):
         else:
             ids = [_id_of(item) for item in answer.result]
             ends = (answer.start_cursor, answer.end_cursor)
-            require(ends == ((ids[0], ids[-1]) if ids else (None, None)), f"the cursors {ends} are not those of {ids}")
+            require(ends == ((ids[0], ids[-1]) if ids else (None, None)), f"the cursors {ends} do not belong to {ids}")
         places = [(ledgers[id].created_at, id) for id in ids]
         require(len(ids) <= self.limit, f"a page of {self.limit} has {len(ids)} payments")
         require(places == sorted(set(places), reverse=True), f"the page is not in the order of creation: {places}")

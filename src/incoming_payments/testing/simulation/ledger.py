@@ -225,7 +225,7 @@ class Ledger:
             raise Mismatch(f"the client requested a payment {expected}, but the store holds {found}")
 
     def compare_events(self, events: Sequence[Event]) -> None:
-        """Raise `Mismatch` unless `events` are the expected ones and form a valid history."""
+        """Raise `Mismatch` unless `events` are the expected events and form a valid history."""
         found = [(str(event.kind), event.at, event.received.value, event.credit_id) for event in events]
         with_peer = [event.credit_id for event in events if event.peer is not None]
         if with_peer != [event.credit_id for event in events if (event.credit_id or "").startswith(STREAM_CREDITS)]:

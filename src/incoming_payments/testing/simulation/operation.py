@@ -31,7 +31,7 @@ Clock = Callable[[], datetime]
 
 @frozen(kw_only=True)
 class Flows:
-    """The use cases to simulate. The defaults are the library's own; replace them with your wrapped ones."""
+    """The use cases to simulate. The defaults are the use cases of the library. Replace them with your wrappers."""
 
     create_payment: Callable[..., Flow[PaymentView]] = create_payment
     receive: Callable[..., Flow[Credit]] = receive
@@ -92,10 +92,10 @@ class Task:
     operation: "Operation"
     process: Process
     flow: Flow[Any]
-    clock: Clock  # of the process that the call started in
+    clock: Clock  # the clock of the process that the call started in
     began: datetime
     now: datetime  # the time of the decision; until there is one, the time at which the call began
-    place: int = 0  # in the scheduler's list of tasks
+    place: int = 0  # the index in the scheduler's list of tasks
     answered_before: tuple[int, bool] = (
         0,
         False,
@@ -106,7 +106,7 @@ class Task:
     error: IncomingPaymentsError | None = None
     expected: Expected | None = None  # the required result of the effect; None if the store failed
     needs_approval: bool = False  # whether the packet is credited only if the host approves it
-    is_approved: bool = False  # by the host
+    is_approved: bool = False  # whether the host approved the packet
     refusal: Expected | None = None  # the answer of the host, unless it approved
     seen: tuple[int, str] | None = None  # total and state of the payment at the last call of the store
 
@@ -119,7 +119,7 @@ class Operation(abc.ABC):
 
     id: PaymentId | None = None
     wants_answer = False
-    reads_clock_in_decision = False  # else the time of a decision is the time at which the call began
+    reads_clock_in_decision = False  # if not, the time of a decision is the time at which the call began
 
     @property
     def key(self) -> Hashable:

@@ -52,7 +52,7 @@ class FaultyPorts:
         }
         self._drawn = b""
         self._outage = ""  # "read-only" or "full"
-        self._outage_ends = 0  # the step
+        self._outage_ends = 0  # the step at which the outage ends
 
     def inspect(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a store on behalf of the simulation itself."""

@@ -165,7 +165,7 @@ class _Scheduler:
         else:
             if task.process.has_acceptance and type(task.effect) is UpdatePayment:
                 task.effect = only_approved(task.effect)
-            if type(task.effect) in QUOTA_EFFECTS:  # in the memory of the process, so nothing can happen meanwhile
+            if type(task.effect) in QUOTA_EFFECTS:  # quotas are in memory, so no other task can run meanwhile
                 self._ports.execute(task)
                 self._resume(task)
 
@@ -213,7 +213,7 @@ class _Scheduler:
         process.offset = timedelta(microseconds=self.state.below(4_000_000) - 2_000_000)
 
     def _crash(self, process: Process) -> None:
-        """Replace a process, with all its tasks, by a new one, which must find all that was committed."""
+        """Replace a process, with all its tasks, by a new process, which must find all that was committed."""
         self.state.note(f"{process.name} crashes")
         self._traffic.note_crash()
         for task in list(process.tasks.values()):

@@ -13,7 +13,7 @@ TRACE_LINES_SHOWN_MAX: Final = 40
 
 
 class Concerning(Protocol):
-    """An operation, as far as the trace needs it."""
+    """The part of an operation that the trace needs."""
 
     @property
     def id(self) -> PaymentId | None:

@@ -29,13 +29,13 @@ from incoming_payments.testing.simulation.operation import Account, Operation, T
 from incoming_payments.testing.simulation.peers import Intent, SendPacket
 from incoming_payments.testing.simulation.state import SimulationState
 
-ACTIVE_ACCOUNTS_MAX: Final = 8  # few, so that concurrent operations often concern the same payment
-RECENT_CREATES_MAX: Final = 3  # so that a repeated request is often still in flight
-RECENT_PACKETS_MAX: Final = 8  # of one payment, from which a repeated packet is chosen
+ACTIVE_ACCOUNTS_MAX: Final = 8  # a small number, so that concurrent operations often concern the same payment
+RECENT_CREATES_MAX: Final = 3  # a small number, so that a repeated request is often still in flight
+RECENT_PACKETS_MAX: Final = 8  # packets of one payment, from which a repeated packet is chosen
 
 
 class Traffic:
-    """The operations of one run, the new ones and the repeated ones."""
+    """The new and the repeated operations of one run."""
 
     def __init__(self, state: SimulationState, tasks: list[Task]) -> None:
         self._state = state
@@ -44,7 +44,7 @@ class Traffic:
         self._retired: list[Account] = []
         self._credits: defaultdict[PaymentId, list[Receive]] = defaultdict(list)
         self._packets: defaultdict[PaymentId, list[SendPacket]] = defaultdict(list)
-        self._creates: list[Create] = []  # with an idempotency key
+        self._creates: list[Create] = []  # requests with an idempotency key
         self._unanswered: list[Operation] = []
         self._unknown: dict[Hashable, Operation] = {}
         self._crashes = 0

@@ -126,7 +126,7 @@ def test_expired_token_gets_a_warning() -> None:
             1,
             [
                 f'{name}.asset_code is "usd": write "USD", unless clients and peers write it in lower case too; codes '
-                "are compared exactly, and those of ISO 4217 are in upper case"
+                "are compared exactly, and the codes of ISO 4217 are in upper case"
                 for name in ("wallet_address[0]", "peer[0]")
             ],
         ),
