@@ -33,9 +33,9 @@ from incoming_payments import (
     receive_packet,
     run,
 )
-from incoming_payments.clock import utc_now
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.ilp.packet import PacketType
+from incoming_payments.ports.clock import utc_now
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.stores.sqlite import _rows as statements
 from incoming_payments.testing import a_creation

@@ -20,11 +20,11 @@ from incoming_payments import (
     WalletAddress,
     wallet_address_url,
 )
-from incoming_payments.clients.introspection import AsyncHttpIntrospector
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import PaymentId, WalletAddressUrl
 from incoming_payments.gnap import AccessTokenInfo, TokenQuery
 from incoming_payments.hosts.asgi import AsgiApplication
+from incoming_payments.outbound.introspection import AsyncHttpIntrospector
 from incoming_payments.server.background import beating, with_tasks
 from incoming_payments.server.listeners import open_listeners
 from incoming_payments.server.serve import http_config

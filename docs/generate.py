@@ -20,13 +20,14 @@ import openapi
 
 from campaigns.attacks.everything import all_rows
 from campaigns.attacks.rows import Answer, AnyRow, Attack
-from incoming_payments import api, errors
+from incoming_payments import errors
 from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Refuse, Row
+from incoming_payments.endpoints import open_payments as api
 from incoming_payments.httpsig import Code, Evidence, Policy, PrivateKey, RequestMessage, sign, verify
 from incoming_payments.httpsig.explain import HYPOTHESES, explain
 from incoming_payments.ilp import receive
-from incoming_payments.log import LogEvent
 from incoming_payments.observers import instruments
+from incoming_payments.observers.log import LogEvent
 from incoming_payments.ports import RequestAnswered
 from incoming_payments.server.config import template
 

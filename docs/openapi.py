@@ -1,7 +1,7 @@
 """Build the OpenAPI document of the service from the code. `docs/generate.py` writes it into the package.
 
 To document another operation, add a row to `OPERATIONS`. To document another refusal, add its code to `CODES`, and to
-the rows of the operations that answer with it. `tests/unit/test_openapi.py` compares the document with the code.
+the rows of the operations that answer with it. `tests/unit/endpoints/test_openapi.py` compares the document with the code.
 """
 
 import json
@@ -23,7 +23,7 @@ from incoming_payments.wire import JSON_MEDIA_TYPE, CreateRequest, PageView, Pay
 from incoming_payments.wire._values import _camel_case as member_name
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-FILE: Final = ROOT / "src" / "incoming_payments" / "openapi.json"
+FILE: Final = ROOT / "src" / "incoming_payments" / "endpoints" / "openapi.json"
 
 Schema = dict[str, Any]
 

@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 import incoming_payments
-from incoming_payments.api import Request, Response
+from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.limits import SHUTDOWN_S_MAX

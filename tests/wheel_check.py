@@ -10,15 +10,15 @@ import subprocess
 import sys
 
 import incoming_payments
-from incoming_payments.openapi import openapi_document
+from incoming_payments.endpoints.openapi import openapi_document
 
 OPTIONAL = [
     "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "opentelemetry",
     "prometheus_client", "psycopg", "pytest", "starlette", "urllib3", "uvicorn", "yarl",
 ]  # fmt: skip
 NEED_MORE = {
-    "incoming_payments.clients._aiohttp",
-    "incoming_payments.clients._urllib3",
+    "incoming_payments.outbound._aiohttp",
+    "incoming_payments.outbound._urllib3",
     "incoming_payments.hosts.aiohttp",
     "incoming_payments.hosts.django",
     "incoming_payments.hosts.fastapi",
@@ -48,7 +48,7 @@ def main() -> None:
             importlib.import_module(module.name)
     files = {str(path) for path in importlib.metadata.files("incoming-payments") or ()}
     assert "incoming_payments/py.typed" in files
-    assert "incoming_payments/openapi.json" in files
+    assert "incoming_payments/endpoints/openapi.json" in files
     policy = incoming_payments.ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
     assert openapi_document(policy)["servers"] == [{"url": "https://bank.example"}]
     assert any(path.endswith("licenses/LICENSE") for path in files), files

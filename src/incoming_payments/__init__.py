@@ -8,8 +8,6 @@ payment rail. The host passes `Ports` (its store, wallet addresses, authorizatio
 The flows behind the methods are public too; `run` and `arun` run them.
 """
 
-from incoming_payments.acceptance import Approval, ProposedCredit, ProposedPayment
-from incoming_payments.api import Request, Response, handle
 from incoming_payments.domain.amount import Amount, Asset, Tolerance
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision, state_of
@@ -26,6 +24,8 @@ from incoming_payments.domain.payment import (
     wallet_address_url,
 )
 from incoming_payments.domain.transitions import State
+from incoming_payments.endpoints.open_payments import Request, Response, handle
+from incoming_payments.endpoints.packets import HttpPeer, PacketPolicy, handle_packet
 from incoming_payments.errors import (
     AuthorizationServerUnavailable,
     ConfigurationError,
@@ -35,12 +35,13 @@ from incoming_payments.errors import (
     StoreUnavailable,
 )
 from incoming_payments.flows.complete import complete
-from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.expire import announce_expired
+from incoming_payments.flows.machinery.effects import Flow
+from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
+from incoming_payments.flows.machinery.run import arun, run
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import PacketAnswer, answer_packet, receive_packet
-from incoming_payments.flows.run import arun, run
 from incoming_payments.gnap import (
     AccessRight,
     AccessToken,
@@ -51,8 +52,7 @@ from incoming_payments.gnap import (
     read_introspection,
 )
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
-from incoming_payments.ilp_http import HttpPeer, PacketPolicy, handle_packet
-from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.ports.approval import Approval, ProposedCredit, ProposedPayment
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 
 __all__ = [

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from attrs import evolve
 
-from incoming_payments.acceptance import Approval
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.approval import Approved, Approver
@@ -25,7 +24,9 @@ from incoming_payments.errors import (
     StoreError,
 )
 from incoming_payments.flows.create import create_payment
-from incoming_payments.flows.effects import (
+from incoming_payments.flows.get import find_for_client, get_payment, get_public_payment
+from incoming_payments.flows.list import list_for_host, list_payments
+from incoming_payments.flows.machinery.effects import (
     DrawRandomness,
     Flow,
     InsertPayment,
@@ -34,8 +35,6 @@ from incoming_payments.flows.effects import (
     RequestApproval,
     UpdatePayment,
 )
-from incoming_payments.flows.get import find_for_client, get_payment, get_public_payment
-from incoming_payments.flows.list import list_for_host, list_payments
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import approval_of, receive_packet
@@ -47,6 +46,7 @@ from incoming_payments.ilp.packet import Reply, encode
 from incoming_payments.ilp.receive import Arrival, Receiver, open_packet
 from incoming_payments.ilp.stream import NONCE_BYTES
 from incoming_payments.limits import UINT64_MAX
+from incoming_payments.ports.approval import Approval
 from incoming_payments.wire import PageView, PaymentView, PublicView, SummaryView
 from kits.changed_payments import changed
 

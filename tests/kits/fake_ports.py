@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from incoming_payments.acceptance import Approval, ProposedCredit, ProposedPayment
+from incoming_payments.ports.approval import Approval, ProposedCredit, ProposedPayment
 
 Decide = Callable[[Any], object]
 

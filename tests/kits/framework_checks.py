@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from incoming_payments.api import Request
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.wsgi import WsgiApplication

@@ -5,10 +5,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from incoming_payments.clients._aiohttp import AsyncHttpClient
-from incoming_payments.clients._http import HttpFailed
-from incoming_payments.clients._urllib3 import HttpClient
 from incoming_payments.httpsig import RequestMessage
+from incoming_payments.outbound._aiohttp import AsyncHttpClient
+from incoming_payments.outbound._http import HttpFailed
+from incoming_payments.outbound._urllib3 import HttpClient
 
 
 class SharedClient:

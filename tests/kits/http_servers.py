@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import uvicorn
 
-from incoming_payments.api import Request, Response
+from incoming_payments.endpoints.open_payments import Request, Response
 
 
 class Quiet(WSGIRequestHandler):

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from incoming_payments.clients._http import new_tls
+from incoming_payments.outbound._http import new_tls
 
 NAMES: Final = ("localhost", "client.example", "bank.example")  # of the certificate, besides 127.0.0.1
 

@@ -10,7 +10,7 @@ from wsgiref.validate import validator
 
 from attrs import frozen
 
-from incoming_payments.api import Request, Response
+from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Scope
 from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments

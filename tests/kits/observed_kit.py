@@ -5,7 +5,7 @@ import inspect
 import io
 from typing import Any, Final
 
-from incoming_payments.api import Request, Response
+from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments

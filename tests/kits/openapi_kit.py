@@ -9,9 +9,9 @@ from typing import Any, Final
 from attrs import frozen
 from jsonschema import Draft202012Validator, FormatChecker
 
-from incoming_payments.api import Response
+from incoming_payments.endpoints.open_payments import Response
+from incoming_payments.endpoints.openapi import openapi_document
 from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.openapi import openapi_document
 
 DOCUMENT: Final = openapi_document(ServicePolicy(base_url="https://bank.example", auth_server="https://auth.example"))
 

@@ -2,13 +2,13 @@
 
 from typing import Any, Final
 
-from incoming_payments.api import Request, Response
 from incoming_payments.domain.amount import Asset
+from incoming_payments.endpoints.open_payments import Request, Response
+from incoming_payments.endpoints.packets import HttpPeer, PacketPolicy
 from incoming_payments.gnap import AccessToken
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Fulfill, Reject
 from incoming_payments.ilp.receive import Receiver
-from incoming_payments.ilp_http import HttpPeer, PacketPolicy
 from incoming_payments.testing.replies import decode_reply
 from kits.service_kit import header
 from kits.stream_kit import METHODS, PEER

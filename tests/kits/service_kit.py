@@ -12,7 +12,6 @@ from attrs import evolve
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from incoming_payments.api import Request, Response, handle
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.payment import (
     Credit,
@@ -22,14 +21,16 @@ from incoming_payments.domain.payment import (
     WalletAddressUrl,
     wallet_address_url,
 )
-from incoming_payments.flows.effects import CountRequest, Effect, Flow
+from incoming_payments.endpoints.open_payments import Request, Response, handle
+from incoming_payments.flows.machinery.effects import CountRequest, Effect, Flow
+from incoming_payments.flows.machinery.ports import Ports
+from incoming_payments.flows.machinery.run import run
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
-from incoming_payments.flows.run import run
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector, TokenQuery
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.ilp import DerivedMethods
-from incoming_payments.ports import Observation, Ports
+from incoming_payments.ports import Observation
 from incoming_payments.stores.memory import MemoryNonces, MemoryStore
 from incoming_payments.testing import FakeClock
 from kits.openapi_kit import check

@@ -11,14 +11,14 @@ from attrs import evolve, frozen
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import IncomingPayment
+from incoming_payments.flows.machinery.ports import Ports
+from incoming_payments.flows.machinery.run import run
 from incoming_payments.flows.receive_packet import receive_packet
-from incoming_payments.flows.run import run
 from incoming_payments.ilp import DerivedMethods, StreamCredentials
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, Reject, encode
 from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ilp.stream import Frame, StreamKeys, StreamMoney, StreamPacket, condition_of
-from incoming_payments.ports import Ports
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.replies import decode_reply

@@ -7,7 +7,8 @@ import attrs
 import pytest
 from attrs.exceptions import FrozenInstanceError
 
-from incoming_payments import httpsig, ilp, ilp_http, wire
+from incoming_payments import httpsig, ilp, wire
+from incoming_payments.endpoints import packets as ilp_http
 
 
 def classes() -> set[type[attrs.AttrsInstance]]:

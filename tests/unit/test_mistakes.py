@@ -32,15 +32,15 @@ from incoming_payments import (
     handle,
     state_of,
 )
-from incoming_payments.clients.client_keys import HttpClientKeys
-from incoming_payments.clients.introspection import HttpIntrospector
-from incoming_payments.clients.wallet_addresses import HttpWalletAddresses
 from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedKey
 from incoming_payments.flows.expire import announce_expired
-from incoming_payments.flows.run import arun
+from incoming_payments.flows.machinery.run import arun
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, PublicKey, RequestMessage, sign, verify
+from incoming_payments.outbound.client_keys import HttpClientKeys
+from incoming_payments.outbound.introspection import HttpIntrospector
+from incoming_payments.outbound.wallet_addresses import HttpWalletAddresses
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation

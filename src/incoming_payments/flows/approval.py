@@ -1,17 +1,10 @@
 """The approval of the host: it is requested before a payment or the money of a packet is stored."""
 
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from attrs import evolve
-
-from incoming_payments.acceptance import Approval, Proposal
-from incoming_payments.domain.approval import Approver
-from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import STREAM_CREDITS, Credit, IncomingPayment
-from incoming_payments.errors import AcceptanceUnavailable, ApprovalPending, ApprovalRequired, PolicyRefused
-from incoming_payments.flows.effects import Flow, RequestApproval, UpdatePayment
-from incoming_payments.ports import Decide
+from incoming_payments.errors import AcceptanceUnavailable, ApprovalPending, PolicyRefused
+from incoming_payments.flows.machinery.effects import Flow, RequestApproval
+from incoming_payments.ports.approval import Approval, Proposal
 
 T = TypeVar("T")
 
@@ -33,22 +26,3 @@ def require_approval(proposal: Proposal) -> Flow[None]:
         raise AcceptanceUnavailable(text) from error
     if answer is not Approval.APPROVED:
         raise ApprovalPending("the receiver has not decided yet: repeat the request later")
-
-
-def only_approved(update: UpdatePayment[Any]) -> UpdatePayment[Any]:
-    """Return `update` for a host with an acceptance port: it credits no packet without the approval of the host.
-
-    Its decision raises `ApprovalRequired` instead. The drivers call this function for each update.
-    """
-    return evolve(update, decide=partial(_decide_approved, update.decide))
-
-
-def _decide_approved(decide: Decide[T], payment: IncomingPayment, earlier: Credit | None) -> Decision[T]:
-    decision = decide(payment, earlier)
-    # A host without a type checker may return anything. The store refuses any value but a `Decision`.
-    credit = decision.credit if isinstance(decision, Decision) else None
-    if credit is not None and credit.id.startswith(STREAM_CREDITS):
-        approved = decision.approved
-        if approved is None or approved.by is not Approver.HOST or not approved.covers(credit):
-            raise ApprovalRequired("a flow must request the approval of the host before it credits a packet", payment)
-    return decision

@@ -13,7 +13,7 @@ from incoming_payments.errors import (
     PortMissing,
     SignatureRefused,
 )
-from incoming_payments.flows.effects import FindClientKey, Flow, IntrospectToken, UseNonce
+from incoming_payments.flows.machinery.effects import FindClientKey, Flow, IntrospectToken, UseNonce
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.quotas import admit
 from incoming_payments.gnap.access import Allowance, authorize

@@ -7,8 +7,8 @@ from incoming_payments.domain import lifecycle
 from incoming_payments.domain.checks import check_time
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId, payment_id
-from incoming_payments.flows.effects import Flow, UpdatePayment, flow
 from incoming_payments.flows.get import find_for_client
+from incoming_payments.flows.machinery.effects import Flow, UpdatePayment, flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import summary_of
 from incoming_payments.gnap.access import Action

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
-from incoming_payments.acceptance import ProposedPayment
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.checks import check_time, name_of
@@ -35,15 +34,6 @@ from incoming_payments.errors import (
 )
 from incoming_payments.flows.approval import require_approval
 from incoming_payments.flows.authenticate import authorized
-from incoming_payments.flows.effects import (
-    AllocateMethods,
-    DrawRandomness,
-    Flow,
-    InsertPayment,
-    ReleaseUnpaid,
-    find_wallet_address,
-    flow,
-)
 from incoming_payments.flows.idempotency import (
     IDEMPOTENCY_KEY,
     KeyedRequest,
@@ -54,6 +44,15 @@ from incoming_payments.flows.idempotency import (
     read_key,
     with_key,
 )
+from incoming_payments.flows.machinery.effects import (
+    AllocateMethods,
+    DrawRandomness,
+    Flow,
+    InsertPayment,
+    ReleaseUnpaid,
+    find_wallet_address,
+    flow,
+)
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.quotas import reserve
 from incoming_payments.flows.views import check_methods, view_of
@@ -61,6 +60,7 @@ from incoming_payments.gnap.access import Action, require_wallet_address
 from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import RequestMessage
+from incoming_payments.ports.approval import ProposedPayment
 from incoming_payments.wire import CreateRequest, PaymentView, peek_wallet_address, read_create_request, write_json
 
 

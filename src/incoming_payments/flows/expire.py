@@ -6,7 +6,7 @@ from functools import partial
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.checks import check_time
 from incoming_payments.errors import InvalidValue
-from incoming_payments.flows.effects import FindExpired, Flow, UpdatePayment, flow
+from incoming_payments.flows.machinery.effects import FindExpired, Flow, UpdatePayment, flow
 from incoming_payments.limits import SWEEP_PAYMENTS_MAX
 
 

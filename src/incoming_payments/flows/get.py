@@ -8,7 +8,7 @@ from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment, PaymentId, WalletAddress
 from incoming_payments.errors import PaymentNotFound
 from incoming_payments.flows.authenticate import authorized
-from incoming_payments.flows.effects import AllocateMethods, Flow, LoadPayment, find_wallet_address, flow
+from incoming_payments.flows.machinery.effects import AllocateMethods, Flow, LoadPayment, find_wallet_address, flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.gnap.access import Action, payment_not_found, require_payment

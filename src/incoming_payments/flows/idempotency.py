@@ -16,7 +16,7 @@ from incoming_payments.errors import (
     MalformedIdempotencyKey,
     SignatureRefused,
 )
-from incoming_payments.flows.effects import FindCreation, Flow, LoadPayment
+from incoming_payments.flows.machinery.effects import FindCreation, Flow, LoadPayment
 from incoming_payments.httpsig import RequestMessage, parse_string
 from incoming_payments.limits import IDEMPOTENCY_KEY_CHARS_MAX
 

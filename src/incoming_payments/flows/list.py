@@ -21,7 +21,7 @@ from incoming_payments.errors import (
     WalletAddressNotFound,
 )
 from incoming_payments.flows.authenticate import authorized
-from incoming_payments.flows.effects import FindPayments, Flow, LoadPayment, find_wallet_address, flow
+from incoming_payments.flows.machinery.effects import FindPayments, Flow, LoadPayment, find_wallet_address, flow
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import page_view
 from incoming_payments.gnap.access import Action, require_wallet_address

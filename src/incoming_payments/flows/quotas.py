@@ -7,7 +7,7 @@ from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.payment import ClientId, IncomingPayment, PaymentId, id_time
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import ConfigurationError, PaymentNotFound, QuotaExceeded
-from incoming_payments.flows.effects import CountRequest, Flow, LoadPayment, ReleaseUnpaid, ReserveUnpaid
+from incoming_payments.flows.machinery.effects import CountRequest, Flow, LoadPayment, ReleaseUnpaid, ReserveUnpaid
 from incoming_payments.limits import QUOTA_RESERVED_S_MAX, QUOTA_RETRY_S_MAX
 
 _RESERVED_MAX: Final = timedelta(seconds=QUOTA_RESERVED_S_MAX)

@@ -19,7 +19,7 @@ from incoming_payments.domain.payment import (
     payment_id,
 )
 from incoming_payments.errors import InvalidValue
-from incoming_payments.flows.effects import Flow, UpdatePayment, flow
+from incoming_payments.flows.machinery.effects import Flow, UpdatePayment, flow
 
 
 @flow

@@ -7,7 +7,6 @@ from typing import Final
 
 from attrs import field, frozen
 
-from incoming_payments.acceptance import ProposedCredit
 from incoming_payments.domain.approval import Approved, Approver
 from incoming_payments.domain.checks import check_time
 from incoming_payments.domain.payment import IncomingPayment
@@ -23,11 +22,12 @@ from incoming_payments.errors import (
     StoreError,
 )
 from incoming_payments.flows.approval import require_approval
-from incoming_payments.flows.effects import DrawRandomness, Flow, LoadPayment, UpdatePayment, flow
+from incoming_payments.flows.machinery.effects import DrawRandomness, Flow, LoadPayment, UpdatePayment, flow
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Reply, encode
 from incoming_payments.ilp.receive import Arrival, Receiver, open_packet
 from incoming_payments.ilp.stream import NONCE_BYTES
+from incoming_payments.ports.approval import ProposedCredit
 
 _REFUSALS: Final = (
     PaymentRefused,

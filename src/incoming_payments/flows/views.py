@@ -10,7 +10,7 @@ from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import ConfigurationError
-from incoming_payments.flows.effects import AllocateMethods
+from incoming_payments.flows.machinery.effects import AllocateMethods
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.limits import METHODS_MAX
 from incoming_payments.wire import PageView, PaymentView, SummaryView

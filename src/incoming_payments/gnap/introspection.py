@@ -22,7 +22,7 @@ from incoming_payments.limits import (
     EXPLAIN_VALUE_CHARS_MAX,
     INTROSPECTION_BYTES_MAX,
 )
-from incoming_payments.strict import read_object
+from incoming_payments.wire.strict import read_object
 
 Dialect = Literal["rfc9767", "rafiki"]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from aiohttp import web
 
+from incoming_payments.hosts._paths import require_application
 from incoming_payments.hosts.asgi import AsgiApplication, Message
-from incoming_payments.hosts.paths import require_application
 
 
 def routes(application: AsgiApplication) -> list[web.RouteDef]:

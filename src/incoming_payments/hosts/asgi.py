@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from incoming_payments.api import Request, Response, body_too_large, http_refusal
 from incoming_payments.domain.checks import name_of
+from incoming_payments.endpoints.open_payments import Request, Response, body_too_large, http_refusal
 from incoming_payments.errors import ConfigurationError, HttpRefused
+from incoming_payments.hosts._paths import Mount, below, check_body, encoded, origin_form
 from incoming_payments.hosts.host_log import HostLog, NothingRead
-from incoming_payments.hosts.paths import Mount, below, check_body, encoded, origin_form
 from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX
 from incoming_payments.service import AsyncIncomingPayments
 

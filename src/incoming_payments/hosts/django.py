@@ -9,10 +9,10 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, re_path
 from django.views.decorators.csrf import csrf_exempt
 
-from incoming_payments.api import Response
+from incoming_payments.endpoints.open_payments import Response
 from incoming_payments.errors import ConfigurationError
+from incoming_payments.hosts._paths import require_application
 from incoming_payments.hosts.asgi import AsgiApplication, Message
-from incoming_payments.hosts.paths import require_application
 from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.limits import BODY_BYTES_MAX
 

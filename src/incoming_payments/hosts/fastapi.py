@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 from starlette.requests import ClientDisconnect
 from typing_extensions import TypedDict
 
+from incoming_payments.hosts._paths import require_application
 from incoming_payments.hosts.asgi import AsgiApplication, Message
-from incoming_payments.hosts.paths import require_application
 
 Amount = TypedDict("Amount", {"value": str, "assetCode": str, "assetScale": int})
 IlpMethod = TypedDict("IlpMethod", {"type": Literal["ilp"], "ilpAddress": str, "sharedSecret": str})

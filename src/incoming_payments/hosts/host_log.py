@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from incoming_payments.api import Response
+from incoming_payments.endpoints.open_payments import Response
 from incoming_payments.errors import (
     AcceptanceUnavailable,
     AuthorizationServerUnavailable,
@@ -19,11 +19,11 @@ from incoming_payments.errors import (
     StoreError,
     WalletAddressesUnavailable,
 )
-from incoming_payments.hosts.paths import Mount, below
+from incoming_payments.hosts._paths import Mount, below
 from incoming_payments.httpsig import Evidence
 from incoming_payments.httpsig.explain import explain
 from incoming_payments.limits import EXPLAIN_VALUE_CHARS_MAX, EXPLAINED_A_MINUTE_MAX
-from incoming_payments.log import LineLimit, LogEvent, log_event
+from incoming_payments.observers.log import LineLimit, LogEvent, log_event
 
 
 class NothingRead(HttpRefused):

@@ -19,7 +19,7 @@ from incoming_payments import limits
 from incoming_payments.errors import MalformedKey
 from incoming_payments.httpsig.algorithms import CURVES, SCHEMES, Algorithm, Scheme
 from incoming_payments.httpsig.ed25519 import SMALL_ORDER_Y, D, P, public_key
-from incoming_payments.strict import read_object
+from incoming_payments.wire.strict import read_object
 
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9\-_]*")
 _KID: Final = re.compile(

@@ -6,7 +6,7 @@ from typing import Final
 
 from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError
-from incoming_payments.log import LineLimit, LogEvent, log_event
+from incoming_payments.observers.log import LineLimit, LogEvent, log_event
 from incoming_payments.ports import Observation, Observer
 
 logger = logging.getLogger(__name__)

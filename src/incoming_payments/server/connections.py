@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from incoming_payments.clients.client_keys import AsyncHttpClientKeys
-from incoming_payments.clients.introspection import AsyncHttpIntrospector
-from incoming_payments.clients.wallet_addresses import AsyncHttpWalletAddresses
 from incoming_payments.errors import ConfigurationError
+from incoming_payments.outbound.client_keys import AsyncHttpClientKeys
+from incoming_payments.outbound.introspection import AsyncHttpIntrospector
+from incoming_payments.outbound.wallet_addresses import AsyncHttpWalletAddresses
 from incoming_payments.server.config.access import AuthorizationServerTable
 from incoming_payments.server.config.tables import Configuration
 from incoming_payments.server.config.wallet_addresses import WalletAddressesTable

@@ -3,10 +3,10 @@
 from typing import Final
 from urllib.parse import urlsplit
 
-from incoming_payments.api import Response
+from incoming_payments.endpoints.open_payments import Response
+from incoming_payments.endpoints.openapi import openapi_document
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.hosts.asgi import Receive, Scope, Send, send_fixed
-from incoming_payments.openapi import openapi_document
 from incoming_payments.server.health import Application
 from incoming_payments.wire import JSON_MEDIA_TYPE, write_json
 

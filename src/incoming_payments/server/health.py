@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from incoming_payments.api import Response
+from incoming_payments.endpoints.open_payments import Response
 from incoming_payments.hosts.asgi import Receive, Scope, Send, send_fixed
 from incoming_payments.service import AsyncIncomingPayments
 

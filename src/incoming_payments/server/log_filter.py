@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from incoming_payments.log import LineLimit
+from incoming_payments.observers.log import LineLimit
 
 
 class LineLimitFilter(logging.Filter):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 from attrs import frozen
 
 from incoming_payments.errors import ConfigurationError
-from incoming_payments.log import LogEvent, log_event
+from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.ports import Observer
 from incoming_payments.server.config.tables import ListenTable
 

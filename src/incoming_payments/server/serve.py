@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from incoming_payments.errors import ConfigurationError, StoreStopped
+from incoming_payments.flows.machinery.ports import AsyncPorts
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.limits import (
     BACKLOG_CONNECTIONS_MAX,
@@ -19,8 +20,8 @@ from incoming_payments.limits import (
     PIPELINED_REQUESTS_MAX,
     SHUTDOWN_S_MAX,
 )
-from incoming_payments.log import LogEvent, log_event
-from incoming_payments.ports import AsyncPorts, Observer
+from incoming_payments.observers.log import LogEvent, log_event
+from incoming_payments.ports import Observer
 from incoming_payments.server.access_log import with_access_log
 from incoming_payments.server.background import beating, sweeping, with_tasks
 from incoming_payments.server.backup import naming_database

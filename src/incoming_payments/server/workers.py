@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from incoming_payments.limits import SHUTDOWN_S_MAX, WORKER_SILENT_S_MAX
-from incoming_payments.log import LogEvent, log_event
+from incoming_payments.observers.log import LogEvent, log_event
 
 logger = logging.getLogger(__name__)
 

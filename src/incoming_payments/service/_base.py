@@ -10,20 +10,21 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from attrs import frozen
 
-from incoming_payments.api import Request, Response, answer, check_head, internal_error
-from incoming_payments.clock import utc_now
 from incoming_payments.domain.checks import check_time, name_of
+from incoming_payments.endpoints.open_payments import Request, Response, answer, check_head, internal_error
+from incoming_payments.endpoints.packets import PacketPolicy, handle_packet_of
 from incoming_payments.errors import ConfigurationError, InvalidValue
-from incoming_payments.flows.effects import Flow
-from incoming_payments.flows.observed import EffectReporter
+from incoming_payments.flows.machinery.effects import Flow
+from incoming_payments.flows.machinery.observed import EffectReporter
+from incoming_payments.flows.machinery.ports import AsyncPorts, Ports, check_for_asyncio
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 from incoming_payments.ilp import DerivedMethods, Receiver
 from incoming_payments.ilp.packet import PacketType, contents_span
-from incoming_payments.ilp_http import PacketPolicy, handle_packet_of
 from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
-from incoming_payments.log import LineLimit
+from incoming_payments.observers.log import LineLimit
 from incoming_payments.observers.reporter import Reporter
-from incoming_payments.ports import AsyncPorts, Observer, PacketAnswered, Ports, RequestAnswered, check_for_asyncio
+from incoming_payments.ports import Observer, PacketAnswered, RequestAnswered
+from incoming_payments.ports.clock import utc_now
 
 PortsT = TypeVar("PortsT", bound=AsyncPorts | Ports)
 

@@ -8,25 +8,25 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, get_args
 
-from incoming_payments.api import Request, Response, http_refusal
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
 from incoming_payments.domain.transitions import State
+from incoming_payments.endpoints.open_payments import Request, Response, http_refusal
 from incoming_payments.errors import ConfigurationError, HttpRefused, PaymentNotFound
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host
-from incoming_payments.flows.effects import Flow, LoadEvents, LoadPayment
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.list import list_for_host
+from incoming_payments.flows.machinery.effects import Flow, LoadEvents, LoadPayment
+from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
+from incoming_payments.flows.machinery.run import arun, run
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import receive_packet
-from incoming_payments.flows.run import arun, run
 from incoming_payments.ilp import Peer
 from incoming_payments.limits import SWEEP_PAYMENTS_MAX
-from incoming_payments.log import LogEvent, log_event
-from incoming_payments.ports import AsyncPorts, Ports
+from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.service._base import Service, check
 
 logger = logging.getLogger(__name__)

@@ -23,10 +23,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, get_args
 
-from incoming_payments.clock import utc_now
 from incoming_payments.errors import SignatureRefused
 from incoming_payments.gnap import Dialect
 from incoming_payments.httpsig import Policy, RequestMessage, load_jwk, verify
+from incoming_payments.ports.clock import utc_now
 
 Fault = Literal["delay", "error", "garbage", "huge", "redirect", "close", "delay_unknown"]
 

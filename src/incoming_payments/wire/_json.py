@@ -3,8 +3,9 @@
 import json
 from typing import Any, Final
 
-from incoming_payments import limits, strict
+from incoming_payments import limits
 from incoming_payments.errors import MalformedJson
+from incoming_payments.wire import strict
 
 _NAME_CHARS_MAX: Final = 100  # characters of a member name in an error message
 # `json.dumps` would build a new encoder for each call

@@ -16,8 +16,8 @@ from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl, wallet_address_url
 from incoming_payments.errors import InvalidValue, MalformedJson
-from incoming_payments.strict import wrong_type
 from incoming_payments.wire._json import json_text, peek, printable, read_json, write_json
+from incoming_payments.wire.strict import wrong_type
 
 T = TypeVar("T")
 JSON_MEDIA_TYPE: Final = "application/json"

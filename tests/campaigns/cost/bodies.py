@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from campaigns.cost.measure import repeated
-from incoming_payments.api import Request, handle
 from incoming_payments.domain.payment import WalletAddressUrl
+from incoming_payments.endpoints.open_payments import Request, handle
+from incoming_payments.flows.machinery.ports import Ports
+from incoming_payments.flows.machinery.run import run
 from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.flows.run import run
 from incoming_payments.gnap import StaticIntrospector
 from incoming_payments.limits import BODY_BYTES_MAX
-from incoming_payments.ports import Ports
 
 BODIES_MAX: Final = BODY_BYTES_MAX
 COST_MAX: Final = 6.0  # of any body, relative to a harmless one of the same size

@@ -12,20 +12,19 @@ from typing import Any, Final, get_args
 
 from campaigns.cost.bodies import BODIES_MAX, HOSTILE_WORDS, NoAddresses, refused_create
 from campaigns.cost.measure import Reader
-from incoming_payments.api import Request, handle
-from incoming_payments.clients.client_keys import HttpClientKeys
-from incoming_payments.clients.wallet_addresses import HttpWalletAddresses
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.methods import ilp_address
 from incoming_payments.domain.payment import client_id, wallet_address_url
 from incoming_payments.domain.urls import canonical_url, header_safe_url
+from incoming_payments.endpoints.open_payments import Request, handle
 from incoming_payments.errors import IncomingPaymentsError, SignatureRefused
+from incoming_payments.flows.machinery.ports import Ports
+from incoming_payments.flows.machinery.run import run
 from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.flows.run import run
 from incoming_payments.gnap import StaticIntrospector, read_introspection
 from incoming_payments.gnap.introspection import Dialect
 from incoming_payments.gnap.token import parse_authorization
-from incoming_payments.hosts.paths import encoded, origin_form
+from incoming_payments.hosts._paths import encoded, origin_form
 from incoming_payments.httpsig import (
     Evidence,
     Policy,
@@ -52,7 +51,8 @@ from incoming_payments.limits import (
     JWK_CHARS_MAX,
     TARGET_CHARS_MAX,
 )
-from incoming_payments.ports import Ports
+from incoming_payments.outbound.client_keys import HttpClientKeys
+from incoming_payments.outbound.wallet_addresses import HttpWalletAddresses
 from incoming_payments.wire import parse_date_time, read_create_request, read_list_request
 
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)

@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from incoming_payments.acceptance import Approval
 from incoming_payments.domain.payment import CreditId
 from incoming_payments.flows import receive_packet
 from incoming_payments.hosts import asgi
 from incoming_payments.ilp.receive import Arrival
+from incoming_payments.ports.approval import Approval
 from incoming_payments.server import command
 from incoming_payments.server import serve as server
 from incoming_payments.stores.sqlite._queue import Job, deliver

@@ -17,10 +17,11 @@ from incoming_payments.httpsig import Algorithm
 from kits.service_kit import ALICE, BOB, PATH
 from kits.signed_requests import KEY, NOW_S, OTHER, SCENE
 from kits.signing_keys import private
-from unit import test_api, test_wire
+from unit.endpoints import test_open_payments as test_api
 from unit.gnap import test_token
 from unit.httpsig import test_digest, test_fields, test_keys, test_shapes
 from unit.property.test_httpsig import PIECES
+from unit.wire import test_wire
 
 
 def _rows(test: Any) -> Iterator[Any]:

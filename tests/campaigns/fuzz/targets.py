@@ -29,8 +29,8 @@ from campaigns.fuzz.messages import (
     signers,
     wrong_digests,
 )
-from incoming_payments import api
 from incoming_payments.domain.payment import PaymentId
+from incoming_payments.endpoints import open_payments as api
 from incoming_payments.errors import (
     IncomingPaymentsError,
     MalformedField,

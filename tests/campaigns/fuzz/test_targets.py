@@ -155,7 +155,7 @@ BUGS: Final[list[tuple[str, str, str, object]]] = [
     ("service", "incoming_payments.flows.create", "require_wallet_address", nothing),
     ("service", "incoming_payments.flows.create", "IDEMPOTENCY_KEY", "x-other"),
     ("service", "incoming_payments.flows.authenticate", "authorize", all_actions),
-    ("service", "incoming_payments.api", "require_content", nothing),
+    ("service", "incoming_payments.endpoints.open_payments", "require_content", nothing),
     ("service", "incoming_payments.stores.memory.MemoryNonces", "use", yes),
     ("service", f"{HTTPSIG}.keys.PublicKey", "verify", yes),
 ]

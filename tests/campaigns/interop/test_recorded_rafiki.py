@@ -16,8 +16,8 @@ import pytest
 
 from campaigns.interop.published_schema import PACKAGE, VERSION, complaints
 from incoming_payments import AccessToken, HttpPeer, IncomingPayments, PacketPolicy, Ports, ServicePolicy
-from incoming_payments.api import Request, Response
 from incoming_payments.domain.payment import ClientId, WalletAddress, client_id, payment_id, wallet_address_url
+from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.gnap import AccessRight, AccessTokenInfo, Action, StaticIntrospector
 from incoming_payments.ilp import DerivedMethods, Receiver
 from incoming_payments.ilp.ildcp import Peer

@@ -36,11 +36,10 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "httpsig": ("tests/unit/httpsig", "tests/unit/vectors/test_rfc9421.py"),
     "gnap": ("tests/unit/gnap",),
     "ilp": ("tests/unit/ilp", "tests/unit/flows/test_receive_packet.py"),
-    "flows": ("tests/unit/flows",),
+    "flows": ("tests/unit/flows", "tests/unit/endpoints", "tests/unit/service"),
     "stores": ("tests/unit/stores",),
-    "wire": ("tests/unit/test_wire.py", "tests/unit/property/test_wire.py"),
-    "api": ("tests/unit/test_api.py",),
-    "ilp_http": ("tests/unit/test_ilp_http.py",),
+    "wire": ("tests/unit/wire", "tests/unit/property/test_wire.py"),
+    "endpoints": ("tests/unit/endpoints",),
 }
 # It explains a refusal to the host's log and decides nothing.
 NOT_MUTATED: Final = (f"{SOURCE}/httpsig/explain/*",)

@@ -11,8 +11,8 @@ from schemathesis.core.failures import FailureGroup
 
 from campaigns.openapi import campaign
 from campaigns.openapi.campaign import Campaign, main, service
+from incoming_payments.endpoints.openapi import openapi_document
 from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.openapi import openapi_document
 from kits.processes import HttpClient
 
 # A run must reach these answers, so that it checks more than refusals.

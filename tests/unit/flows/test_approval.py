@@ -10,7 +10,6 @@ from typing import Any, Final
 import pytest
 from attrs import evolve
 
-from incoming_payments.acceptance import Approval, ProposedCredit, ProposedPayment
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.approval import Approved, Approver
 from incoming_payments.domain.events import EventKind
@@ -25,9 +24,10 @@ from incoming_payments.errors import (
     StoreUnavailable,
 )
 from incoming_payments.flows.create import create_for_host
-from incoming_payments.flows.effects import Flow, UpdatePayment
+from incoming_payments.flows.machinery.effects import Flow, UpdatePayment
+from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
+from incoming_payments.flows.machinery.run import arun, run
 from incoming_payments.flows.receive_packet import answer_packet, receive_packet
-from incoming_payments.flows.run import arun, run
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Prepare, encode
 from incoming_payments.ilp.receive import Arrival, open_packet
@@ -38,7 +38,8 @@ from incoming_payments.ilp.stream import (
     StreamError,
     StreamMoney,
 )
-from incoming_payments.ports import AsyncPorts, CreditDecided, Ports
+from incoming_payments.ports import CreditDecided
+from incoming_payments.ports.approval import Approval, ProposedCredit, ProposedPayment
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.replies import decode_reply

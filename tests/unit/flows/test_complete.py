@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from incoming_payments.api import Request, Response, handle
 from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.payment import HOST, ClientId, CreditId, PaymentId
 from incoming_payments.domain.transitions import State
+from incoming_payments.endpoints.open_payments import Request, Response, handle
 from incoming_payments.errors import InvalidValue, PaymentExpired, PaymentNotFound
 from incoming_payments.flows.complete import complete
-from incoming_payments.flows.run import run
+from incoming_payments.flows.machinery.ports import Ports
+from incoming_payments.flows.machinery.run import run
 from incoming_payments.gnap import AccessRight
-from incoming_payments.ports import Ports
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import NOW, FakeClock, a_creation
 from kits.service_kit import (

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from incoming_payments.acceptance import Approval
-from incoming_payments.api import Request
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.payment import (
     PAYMENT_ID_RANDOM_BYTES,
     ClientId,
     new_payment_id,
 )
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import (
     AccessForbidden,
     AssetMismatch,
@@ -28,7 +27,7 @@ from incoming_payments.errors import (
     WalletAddressNotFound,
 )
 from incoming_payments.flows.create import create_for_host, create_payment
-from incoming_payments.flows.effects import (
+from incoming_payments.flows.machinery.effects import (
     AllocateMethods,
     CountRequest,
     DrawRandomness,
@@ -42,6 +41,7 @@ from incoming_payments.flows.effects import (
 )
 from incoming_payments.gnap import AccessToken, AccessTokenInfo, TokenQuery
 from incoming_payments.httpsig import RequestMessage
+from incoming_payments.ports.approval import Approval
 from incoming_payments.testing import NOW
 from incoming_payments.wire import PaymentView
 from kits.service_kit import (

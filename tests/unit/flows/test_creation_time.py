@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from incoming_payments import AsyncIncomingPayments, AsyncPorts, IncomingPayments
-from incoming_payments.acceptance import Approval, ProposedPayment
-from incoming_payments.api import Request
 from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import ClientId, IncomingPayment, PaymentId, WalletAddress, WalletAddressUrl
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.gnap import AccessTokenInfo, TokenQuery
+from incoming_payments.ports.approval import Approval, ProposedPayment
+from incoming_payments.service.quotas import MemoryQuotas
 from incoming_payments.stores.memory import MemoryStore
-from incoming_payments.stores.quotas import MemoryQuotas
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 from kits.service_kit import ALICE, JSON, PATH, Service, document, id_of, refusal
 

@@ -5,8 +5,8 @@ import pytest
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import InvalidValue, StoreUnavailable
-from incoming_payments.flows.effects import UpdatePayment
 from incoming_payments.flows.expire import announce_expired
+from incoming_payments.flows.machinery.effects import UpdatePayment
 from incoming_payments.limits import SWEEP_PAYMENTS_MAX
 from incoming_payments.testing import a_creation
 from kits.service_kit import ALICE, Service

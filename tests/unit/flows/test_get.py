@@ -2,16 +2,16 @@
 
 import pytest
 
-from incoming_payments.api import Request
 from incoming_payments.domain.payment import ClientId, PaymentId
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import PaymentNotFound, TokenRefused
-from incoming_payments.flows.effects import (
+from incoming_payments.flows.get import get_payment
+from incoming_payments.flows.machinery.effects import (
     AllocateMethods,
     Flow,
     IntrospectToken,
     LoadPayment,
 )
-from incoming_payments.flows.get import get_payment
 from incoming_payments.gnap import AccessRight, AccessTokenInfo
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.testing import a_creation

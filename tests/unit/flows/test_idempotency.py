@@ -11,8 +11,6 @@ import pytest
 from attrs import evolve
 
 from incoming_payments import IncomingPayments
-from incoming_payments.acceptance import Approval
-from incoming_payments.api import Request, Response
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision, as_created
@@ -23,6 +21,7 @@ from incoming_payments.domain.payment import (
     IncomingPayment,
     PaymentId,
 )
+from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.errors import (
     IdempotencyKeyReused,
     InvalidValue,
@@ -35,7 +34,8 @@ from incoming_payments.errors import (
     WalletAddressNotFound,
 )
 from incoming_payments.flows.create import create_payment
-from incoming_payments.flows.effects import (
+from incoming_payments.flows.idempotency import read_key
+from incoming_payments.flows.machinery.effects import (
     AllocateMethods,
     Effect,
     FindCreation,
@@ -44,13 +44,13 @@ from incoming_payments.flows.effects import (
     LoadPayment,
     ReleaseUnpaid,
 )
-from incoming_payments.flows.idempotency import read_key
 from incoming_payments.httpsig import Evidence, RequestMessage
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig.explain import explain
 from incoming_payments.ilp import DerivedMethods
+from incoming_payments.ports.approval import Approval
+from incoming_payments.service.quotas import MemoryQuotas
 from incoming_payments.stores.memory import MemoryStore
-from incoming_payments.stores.quotas import MemoryQuotas
 from incoming_payments.wire import PaymentView
 from kits.fake_ports import Decide, Raising, Rules, raising
 from kits.service_kit import (

@@ -6,10 +6,10 @@ from urllib.parse import quote
 
 import pytest
 
-from incoming_payments.api import Request, Response
 from incoming_payments.domain.listing import PaymentPage, PaymentQuery
 from incoming_payments.domain.payment import HOST, PaymentId
 from incoming_payments.domain.transitions import State
+from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.errors import (
     CursorNotFound,
     InvalidValue,
@@ -20,8 +20,8 @@ from incoming_payments.errors import (
 )
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host
-from incoming_payments.flows.effects import Effect, FindPayments, IntrospectToken, LoadPayment
 from incoming_payments.flows.list import list_for_host, list_payments
+from incoming_payments.flows.machinery.effects import Effect, FindPayments, IntrospectToken, LoadPayment
 from incoming_payments.gnap import AccessRight, AccessTokenInfo
 from incoming_payments.httpsig import RequestMessage
 from kits.fake_ports import Raising

@@ -8,18 +8,18 @@ from urllib.parse import quote
 import pytest
 from attrs import evolve
 
-from incoming_payments.acceptance import Approval
-from incoming_payments.api import Request
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.lifecycle import complete
 from incoming_payments.domain.payment import ClientId, PaymentId
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import ConfigurationError, PolicyRefused, PortUnavailable, StoreUnavailable
 from incoming_payments.flows.create import create_for_host
+from incoming_payments.flows.machinery.ports import AsyncPorts
 from incoming_payments.limits import QUOTA_RESERVED_S_MAX
-from incoming_payments.ports import AsyncPorts
+from incoming_payments.ports.approval import Approval
 from incoming_payments.service import AsyncIncomingPayments
+from incoming_payments.service.quotas import MemoryQuotas
 from incoming_payments.stores.memory import MemoryNonces
-from incoming_payments.stores.quotas import MemoryQuotas
 from kits.fake_ports import Async, Decide, Raising, Rules, raising
 from kits.service_kit import (
     ALICE,

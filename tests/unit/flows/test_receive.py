@@ -16,11 +16,11 @@ from incoming_payments.errors import (
     PaymentExpired,
     PaymentNotFound,
 )
-from incoming_payments.flows.effects import UpdatePayment
+from incoming_payments.flows.machinery.effects import UpdatePayment
+from incoming_payments.flows.machinery.ports import Ports
+from incoming_payments.flows.machinery.run import run
 from incoming_payments.flows.receive import receive
-from incoming_payments.flows.run import run
 from incoming_payments.limits import UINT64_MAX
-from incoming_payments.ports import Ports
 from incoming_payments.testing import NOW, FakeClock, a_creation
 from kits.service_kit import ALICE, JPY, NOBODYS_ID, USD, Service
 

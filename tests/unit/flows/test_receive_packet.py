@@ -26,10 +26,11 @@ from incoming_payments.errors import (
     StoreUnavailable,
     StoreUnusable,
 )
-from incoming_payments.flows.effects import DrawRandomness, Effect, LoadPayment, UpdatePayment
+from incoming_payments.flows.machinery.effects import DrawRandomness, Effect, LoadPayment, UpdatePayment
+from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
+from incoming_payments.flows.machinery.run import arun, run
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import answer_packet, receive_packet
-from incoming_payments.flows.run import arun, run
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, Reject, encode
@@ -49,7 +50,6 @@ from incoming_payments.ilp.stream import (
     condition_of,
 )
 from incoming_payments.limits import REFUSAL_CHARS_MAX, UINT64_MAX
-from incoming_payments.ports import AsyncPorts, Ports
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation, a_wallet_address

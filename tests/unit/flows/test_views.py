@@ -7,10 +7,10 @@ import pytest
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment
 from incoming_payments.errors import ConfigurationError
+from incoming_payments.flows.machinery.ports import Ports
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.limits import METHODS_MAX
-from incoming_payments.ports import Ports
 from incoming_payments.service import IncomingPayments
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import NOW, a_creation

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from aiohttp import web
 
-from incoming_payments.api import Request
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.hosts.aiohttp import routes
 from kits.framework_checks import asgi_application, check, check_refusals, client_at, wsgi_application
 from kits.raw_http import answers, exchange

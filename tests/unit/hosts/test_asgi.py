@@ -9,7 +9,6 @@ from urllib.parse import unquote
 import pytest
 from attrs import asdict, evolve
 
-from incoming_payments.api import Request, Response
 from incoming_payments.domain.payment import (
     InactiveWalletAddress,
     IncomingPayment,
@@ -17,12 +16,13 @@ from incoming_payments.domain.payment import (
     WalletAddress,
     WalletAddressUrl,
 )
+from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.errors import ConfigurationError, HttpRefused
+from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
 from incoming_payments.gnap import AccessTokenInfo, TokenQuery
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
 from incoming_payments.ilp.packet import encode
 from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX
-from incoming_payments.ports import AsyncPorts, Ports
 from incoming_payments.stores.memory import MemoryStore
 from kits.http_servers import over_http, serving_asgi
 from kits.memory_hosts import Channel, a_scope, chunks

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from incoming_payments.api import Request
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import ConfigurationError, StoreUnavailable
 from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.test import override_settings
 from django.urls import include, path
 
-from incoming_payments.api import Request
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.hosts.django import routes
 from kits.framework_checks import asgi_application, check, check_refusals, client_at, wsgi_application
 from kits.http_servers import serving_asgi, serving_wsgi

@@ -11,7 +11,7 @@ import pytest
 from fastapi import Body, FastAPI
 from pydantic import BaseModel, TypeAdapter
 
-from incoming_payments.api import Request
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.hosts import asgi
 from incoming_payments.hosts.fastapi import Error, IncomingPayment, PublicIncomingPayment, routes
 from incoming_payments.wire import write_date_time

@@ -8,7 +8,8 @@ from typing import Any, Final
 import pytest
 from attrs import evolve
 
-from incoming_payments.api import Response
+from incoming_payments.endpoints.open_payments import Response
+from incoming_payments.endpoints.packets import PacketPolicy
 from incoming_payments.errors import (
     AcceptanceUnavailable,
     AuthorizationServerUnavailable,
@@ -20,15 +21,14 @@ from incoming_payments.errors import (
     TokenRefused,
     WalletAddressesUnavailable,
 )
+from incoming_payments.flows.machinery.ports import Ports
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.hosts import host_log
+from incoming_payments.hosts._paths import Mount
 from incoming_payments.hosts.host_log import HostLog
-from incoming_payments.hosts.paths import Mount
 from incoming_payments.httpsig import Evidence, Policy, PrivateKey, PublicKey, RequestMessage, sign
 from incoming_payments.ilp.receive import Receiver
-from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX, LOGGED_A_MINUTE_MAX
-from incoming_payments.ports import Ports
 from incoming_payments.service import IncomingPayments
 from kits.service_kit import Unused
 from kits.stream_kit import METHODS

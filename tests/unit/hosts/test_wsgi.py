@@ -12,12 +12,12 @@ import flask
 import pytest
 from attrs import evolve
 
-from incoming_payments.api import Request
-from incoming_payments.clients.introspection import HttpIntrospector
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import ConfigurationError, HttpRefused
 from incoming_payments.hosts.wsgi import read_request
 from incoming_payments.limits import BODY_BYTES_MAX
-from incoming_payments.log import LogEvent
+from incoming_payments.observers.log import LogEvent
+from incoming_payments.outbound.introspection import HttpIntrospector
 from incoming_payments.testing.authorization_server import AuthorizationServer
 from kits.http_servers import over_http, serving_wsgi
 from kits.memory_hosts import an_environ

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import pytest
 
-from incoming_payments.api import Request
 from incoming_payments.domain.amount import Amount
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import (
     AuthorizationServerUnavailable,
     ConfigurationError,

@@ -9,13 +9,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 
 from incoming_payments.observers.instruments import DURATION_BUCKETS, DURATIONS
 from incoming_payments.observers.otel import OpenTelemetryObserver
-from incoming_payments.ports import (
-    CreditDecided,
-    PacketAnswered,
-    RequestAnswered,
-    StoreBatch,
-    TokenIntrospected,
-)
+from incoming_payments.ports import CreditDecided, PacketAnswered, RequestAnswered, StoreBatch, TokenIntrospected
 
 
 def metrics_in(reader: InMemoryMetricReader) -> dict[str, Metric]:

@@ -4,13 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from incoming_payments.observers.prometheus import PrometheusObserver
-from incoming_payments.ports import (
-    CreditDecided,
-    PacketAnswered,
-    RequestAnswered,
-    StoreBatch,
-    TokenIntrospected,
-)
+from incoming_payments.ports import CreditDecided, PacketAnswered, RequestAnswered, StoreBatch, TokenIntrospected
 
 
 def test_metrics_have_the_documented_names() -> None:

@@ -10,8 +10,8 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from incoming_payments.api import Request, Response
 from incoming_payments.domain.payment import IncomingPayment
+from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.errors import MalformedField
 from kits.service_kit import ALICE, AUTH_SERVER, JSON, NOBODYS_ID, PATH, Service, header
 

@@ -12,8 +12,8 @@ import pytest
 
 from incoming_payments.domain.payment import PaymentId, payment_id
 from incoming_payments.errors import StoreUnavailable
+from incoming_payments.flows.machinery.ports import AsyncPorts
 from incoming_payments.limits import SWEEP_PAYMENTS_MAX
-from incoming_payments.ports import AsyncPorts
 from incoming_payments.server import background
 from incoming_payments.server.background import Task, sweeping, with_tasks
 from incoming_payments.service import AsyncIncomingPayments

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from incoming_payments.openapi import openapi_document
+from incoming_payments.endpoints.openapi import openapi_document
 from incoming_payments.server.description import with_document
 from kits.processes import Bank, unsigned
 from kits.service_kit import Service

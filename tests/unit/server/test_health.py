@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from incoming_payments.errors import StoreUnavailable
-from incoming_payments.ports import AsyncPorts
+from incoming_payments.flows.machinery.ports import AsyncPorts
 from incoming_payments.server.config.settings import load_settings
 from incoming_payments.server.connections import Connections
 from incoming_payments.server.health import with_health

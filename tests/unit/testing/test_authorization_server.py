@@ -9,11 +9,11 @@ from typing import Any, Final, NoReturn
 import httpx
 import pytest
 
-from incoming_payments.clients.introspection import HttpIntrospector
 from incoming_payments.domain.payment import wallet_address_url
 from incoming_payments.errors import AuthorizationServerUnavailable
 from incoming_payments.gnap import AccessToken, TokenQuery
 from incoming_payments.httpsig import PrivateKey
+from incoming_payments.outbound.introspection import HttpIntrospector
 from incoming_payments.testing import authorization_server
 from incoming_payments.testing.authorization_server import AuthorizationServer
 

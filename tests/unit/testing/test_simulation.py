@@ -16,7 +16,7 @@ from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable
-from incoming_payments.flows.effects import InsertPayment
+from incoming_payments.flows.machinery.effects import InsertPayment
 from incoming_payments.ports import Decide
 from incoming_payments.stores.guard import check_update
 from incoming_payments.stores.memory import MemoryStore

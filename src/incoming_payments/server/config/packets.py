@@ -7,8 +7,8 @@ from typing import Any, Final
 from attrs import Attribute, frozen
 
 from incoming_payments.domain.amount import Asset, Tolerance
+from incoming_payments.endpoints.packets import ILP_PATH, HttpPeer, PacketPolicy
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
-from incoming_payments.ilp_http import ILP_PATH, HttpPeer, PacketPolicy
 from incoming_payments.limits import (
     EXCESS_BASIS_POINTS_MAX,
     EXCESS_BASIS_POINTS_SETTING_MAX,

@@ -30,7 +30,7 @@ from incoming_payments.server.config.setting import (
     tables_of,
     toml_type,
 )
-from incoming_payments.strict import NAMES, wrong_type
+from incoming_payments.wire.strict import NAMES, wrong_type
 
 T = TypeVar("T")
 

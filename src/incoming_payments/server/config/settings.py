@@ -11,17 +11,17 @@ from typing import Any, Final
 
 from attrs import asdict, evolve, field, fields_dict, frozen, has
 
-from incoming_payments.clock import utc_now
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import WalletAddressUrl
+from incoming_payments.endpoints.packets import PacketPolicy
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.introspection import StaticIntrospector
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.ilp import DerivedMethods
-from incoming_payments.ilp_http import PacketPolicy
 from incoming_payments.limits import PORT_MAX
+from incoming_payments.ports.clock import utc_now
 from incoming_payments.server.config import advice
 from incoming_payments.server.config.access import ConfiguredToken, tokens_of
 from incoming_payments.server.config.client_key import ClientKey, read_client_key
@@ -31,7 +31,7 @@ from incoming_payments.server.config.reader import HARMLESS_NAME, naming, read, 
 from incoming_payments.server.config.setting import differences
 from incoming_payments.server.config.tables import NEED_RESTART, Configuration, LimitsTable, QuotasTable
 from incoming_payments.server.config.wallet_addresses import StaticWalletAddresses, listed, read_wallet_address_url
-from incoming_payments.stores.quotas import MemoryQuotas
+from incoming_payments.service.quotas import MemoryQuotas
 
 _TOML_HINTS: Final = {  # the hints, by the start of a message of `tomllib`
     "Invalid value": "write strings in quotes, and true and false in lower case",

@@ -5,12 +5,12 @@ from typing import Final
 
 from attrs import Attribute, field, frozen
 
-from incoming_payments.clients.wallet_addresses import checked_base_urls, is_below
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import WalletAddress, WalletAddressUrl, wallet_address_url
 from incoming_payments.domain.urls import has_plain_path
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.limits import DOCUMENT_AGE_S_MAX, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX
+from incoming_payments.outbound.wallet_addresses import checked_base_urls, is_below
 from incoming_payments.server.config.reader import Once, naming
 from incoming_payments.server.config.setting import invalid, setting
 

@@ -11,14 +11,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from incoming_payments.clock import utc_now
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.payment import STREAM_CREDITS, payment_id
 from incoming_payments.errors import IncomingPaymentsError
+from incoming_payments.flows.machinery.ports import Ports
+from incoming_payments.flows.machinery.run import run
 from incoming_payments.flows.receive import receive
-from incoming_payments.flows.run import run
-from incoming_payments.ports import Ports
+from incoming_payments.ports.clock import utc_now
 from incoming_payments.stores.sqlite import SqliteStore
 
 USD: Final = Asset("USD", 2)

@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 
 from attrs import frozen
 
-from incoming_payments.clock import utc_now
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
+from incoming_payments.ports.clock import utc_now
 from incoming_payments.server.dev._demo_processes import (
     START_S_MAX,
     USD,

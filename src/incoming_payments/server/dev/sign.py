@@ -13,7 +13,6 @@ from typing import Any, Final, get_args
 
 from attrs import frozen
 
-from incoming_payments.clock import utc_now
 from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedField, MalformedKey
 from incoming_payments.flows.idempotency import IDEMPOTENCY_KEY
 from incoming_payments.gnap.token import AccessToken
@@ -22,6 +21,7 @@ from incoming_payments.httpsig.digest import DigestAlgorithm
 from incoming_payments.httpsig.fields import POSIX_TIME_MAX, parse_signature_input
 from incoming_payments.httpsig.sign import default_components
 from incoming_payments.limits import KEY_ID_CHARS_MAX, NONCE_CHARS_MAX, SIGNED_BODY_BYTES_MAX
+from incoming_payments.ports.clock import utc_now
 from incoming_payments.server.config.access import ConfiguredToken
 from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.dev.curl import check_url, curl_command

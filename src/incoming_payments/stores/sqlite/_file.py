@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError, StoreStopped, StoreUnusable
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_LOG_KEPT_BYTES_MAX
-from incoming_payments.log import LogEvent, log_event
+from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.stores.sqlite._checkpoint import Copied, copy_log, empty_log
 from incoming_payments.stores.sqlite._database_id import UNKNOWN, ensure_id, has_id
 from incoming_payments.stores.sqlite._errors import explain, is_busy

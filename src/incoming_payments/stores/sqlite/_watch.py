@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from incoming_payments.errors import StoreStopped
-from incoming_payments.log import LogEvent, log_event
+from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.stores.sqlite import _disk
 from incoming_payments.stores.sqlite._lock_file import LockFile, Text
 

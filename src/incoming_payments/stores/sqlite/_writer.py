@@ -25,7 +25,7 @@ from typing import Any
 
 from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreStopped, StoreUnavailable
 from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_LOG_FRAMES_MAX, STORE_TRUNCATE_MS_MAX
-from incoming_payments.log import LogEvent, log_event
+from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import StoreBatch
 from incoming_payments.stores.sqlite._checkpoint import Copied, empty_log

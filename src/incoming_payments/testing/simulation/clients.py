@@ -19,7 +19,7 @@ from incoming_payments.errors import (
     QuotaExceeded,
     StoreError,
 )
-from incoming_payments.flows.effects import Flow, InsertPayment
+from incoming_payments.flows.machinery.effects import Flow, InsertPayment
 from incoming_payments.httpsig import RequestMessage, sign
 from incoming_payments.ilp.stream import StreamKeys
 from incoming_payments.testing.simulation.fixtures import CLIENT_KEY, METHODS, POLICY, TOKEN, USD, WALLET
@@ -70,11 +70,14 @@ class Create(Operation):
 
     def start(self, world: World, process: Process, clock: Clock) -> Flow[PaymentView]:
         headers: tuple[tuple[str, str], ...] = (*_AUTHORIZED, ("Content-Type", "application/json"))
+        keys: tuple[str, ...] = ()
         if self.idempotency_key is not None:
             headers = (*headers, ("Idempotency-Key", f'"{self.idempotency_key}"'))
+            keys = ("idempotency-key",)
         request = RequestMessage("POST", f"{POLICY.base_url}/incoming-payments", headers, self.body)
         now = clock()
-        return world.flows.create_payment(sign(request, CLIENT_KEY, created=now, nonce=self.nonce), POLICY, now, clock)
+        signed = sign(request, CLIENT_KEY, created=now, also=keys, nonce=self.nonce)
+        return world.flows.create_payment(signed, POLICY, now, clock)
 
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
         if error is not None:

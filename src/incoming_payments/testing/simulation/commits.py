@@ -9,7 +9,7 @@ from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import ApprovalRequired, IncomingPaymentsError, PaymentExists, PaymentNotFound, StoreError
-from incoming_payments.flows.effects import InsertPayment, UpdatePayment
+from incoming_payments.flows.machinery.effects import InsertPayment, UpdatePayment
 from incoming_payments.ports import Decide
 from incoming_payments.testing.simulation.clients import Create
 from incoming_payments.testing.simulation.fixtures import USD

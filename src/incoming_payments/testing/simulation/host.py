@@ -11,7 +11,7 @@ from attrs import define
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import Credit, PaymentId
 from incoming_payments.errors import IncomingPaymentsError
-from incoming_payments.flows.effects import Flow
+from incoming_payments.flows.machinery.effects import Flow
 from incoming_payments.testing.simulation.ledger import Expected, Ledger, require
 from incoming_payments.testing.simulation.operation import (
     Account,

@@ -14,10 +14,10 @@ from incoming_payments.domain.payment import Credit, PaymentId
 from incoming_payments.errors import IncomingPaymentsError, QuotaExceeded, StoreError
 from incoming_payments.flows.complete import complete_payment
 from incoming_payments.flows.create import create_payment
-from incoming_payments.flows.effects import Flow
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.get import get_payment, get_public_payment
 from incoming_payments.flows.list import list_for_host, list_payments
+from incoming_payments.flows.machinery.effects import Flow
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.ilp.receive import Receiver

@@ -23,7 +23,7 @@ from incoming_payments.errors import (
     PaymentNotFound,
     PolicyRefused,
 )
-from incoming_payments.flows.effects import Flow
+from incoming_payments.flows.machinery.effects import Flow
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, encode
 from incoming_payments.ilp.stream import StreamClose, StreamMaxMoney, condition_of

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES
 from incoming_payments.errors import PaymentNotFound, StoreError, StoreUnavailable
-from incoming_payments.flows.effects import (
+from incoming_payments.flows.machinery.effects import (
     AllocateMethods,
     DrawRandomness,
     FindCreation,

@@ -5,7 +5,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from incoming_payments.flows.effects import (
+from incoming_payments.flows.machinery.effects import (
     AllocateMethods,
     DrawRandomness,
     FindCreation,

@@ -3,10 +3,16 @@
 from datetime import timedelta
 from typing import Any, Final
 
-from incoming_payments.acceptance import Approval, ProposedCredit
 from incoming_payments.errors import AcceptanceUnavailable, ApprovalPending, PolicyRefused
-from incoming_payments.flows.effects import CountRequest, Effect, ReleaseUnpaid, RequestApproval, ReserveUnpaid
-from incoming_payments.stores.quotas import MemoryQuotas
+from incoming_payments.flows.machinery.effects import (
+    CountRequest,
+    Effect,
+    ReleaseUnpaid,
+    RequestApproval,
+    ReserveUnpaid,
+)
+from incoming_payments.ports.approval import Approval, ProposedCredit
+from incoming_payments.service.quotas import MemoryQuotas
 from incoming_payments.testing.simulation.commits import UNAPPROVED
 from incoming_payments.testing.simulation.ledger import Expected, require
 from incoming_payments.testing.simulation.operation import Task

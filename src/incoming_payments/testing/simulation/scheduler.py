@@ -9,8 +9,8 @@ from typing import Any, Final
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import IncomingPaymentsError
-from incoming_payments.flows.approval import only_approved
-from incoming_payments.flows.effects import UpdatePayment
+from incoming_payments.flows.machinery.approvals import only_approved
+from incoming_payments.flows.machinery.effects import UpdatePayment
 from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ports import AsyncPaymentStore, PaymentStore
 from incoming_payments.stores.memory import MemoryStore

@@ -22,7 +22,7 @@ from incoming_payments.limits import CLOCK_SKEW_S_MAX, CONFIGURATION_BYTES_MAX, 
 from incoming_payments.server.config import files
 from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.config.tables import TABLES
-from incoming_payments.stores.quotas import MemoryQuotas
+from incoming_payments.service.quotas import MemoryQuotas
 
 JWK: Final = {
     "kty": "OKP",

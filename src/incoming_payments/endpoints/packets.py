@@ -1,0 +1,169 @@
+"""ILP over HTTP, Interledger RFC 35: answer the request of a peer with the reply to its packet.
+
+A peer POSTs one Prepare. The response has status 200 and holds the Fulfill or the Reject. RFC 35 sends the reply in a
+separate request to a callback URL, but no implementation in use does that, and neither does this module. A status other
+than 200 means that the request did not carry a packet of a known peer.
+
+**A peer's token is worth money**: this service trusts the holder of the token to settle the packets that it sends. So a
+token has a minimum length, only its digest is stored, and the time of a refusal reveals nothing about valid tokens.
+"""
+
+import hmac
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Final
+
+from attrs import field, frozen
+
+from incoming_payments.domain.checks import all_of, instance
+from incoming_payments.endpoints.open_payments import (
+    Request,
+    Response,
+    body_too_large,
+    check_head,
+    http_refusal,
+    require_content,
+)
+from incoming_payments.errors import HttpRefused, InvalidValue, PortUnavailable, StoreError
+from incoming_payments.flows.machinery.effects import Flow, flow
+from incoming_payments.flows.policy import COLLECTION_PATH
+from incoming_payments.flows.receive_packet import answer_packet
+from incoming_payments.gnap.token import AccessToken
+from incoming_payments.ilp.ildcp import Peer
+from incoming_payments.ilp.packet import ErrorCode, encode
+from incoming_payments.ilp.receive import Receiver
+from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, PEER_TOKEN_CHARS_MIN, PEER_TOKENS_MAX
+
+ILP_PATH: Final = "/ilp"  # the default path below the base URL
+ILP_MEDIA_TYPE: Final = "application/octet-stream"
+_MEDIA_TYPES: Final = (ILP_MEDIA_TYPE, "application/ilp+octet-stream")  # npm ilp-plugin-http sends the second
+_HEADERS: Final = (("Content-Type", ILP_MEDIA_TYPE),)
+
+_BEARER: Final = re.compile(r"bearer +([a-z0-9\-._~+/]+=*)", re.IGNORECASE)  # RFC 6750 §2.1
+# RFC 3986 §3.3: no empty segments, no dot segments and no percent-encoding, so that each path has one form.
+_PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@\-]+)+")
+_LOOKUP_BYTES: Final = 16  # the first half of a digest finds the peer; the rest is compared in constant time
+
+
+def _digests(tokens: Iterable[AccessToken]) -> tuple[bytes, ...]:
+    tokens = all_of(AccessToken, tokens, member="tokens")
+    if not 1 <= len(tokens) <= PEER_TOKENS_MAX:
+        raise InvalidValue(f"give each peer 1 to {PEER_TOKENS_MAX} tokens", member="tokens")
+    if any(len(token.value) < PEER_TOKEN_CHARS_MIN for token in tokens):
+        raise InvalidValue(f"a peer token must be at least {PEER_TOKEN_CHARS_MIN} random characters", member="tokens")
+    return tuple(token.digest for token in tokens)
+
+
+@frozen
+class HttpPeer:
+    """A `peer` that sends packets over HTTP, with any of `tokens` as its bearer token.
+
+    To change a token, add the new token, let the peer switch to it, and remove the old token. The digests of the tokens
+    are stored, not the tokens. Raises `InvalidValue` unless there are 1 to 8 tokens of at least 16 characters.
+    """
+
+    peer: Peer = field(validator=instance(Peer))
+    digests: tuple[bytes, ...] = field(converter=_digests, alias="tokens", repr=False)
+
+
+def _peers(peers: Iterable[HttpPeer]) -> tuple[HttpPeer, ...]:
+    return all_of(HttpPeer, peers, member="peers")
+
+
+@frozen(kw_only=True)
+class PacketPolicy:
+    """The settings for ILP over HTTP: the peers, and the `path` of the endpoint below the service's base URL.
+
+    `receiver` receives the packets. Raises `InvalidValue` when a token is listed twice, or when the path is invalid,
+    needs percent-encoding, or belongs to Open Payments.
+
+    >>> from incoming_payments import Asset, DerivedMethods
+    >>> connector = HttpPeer(Peer("test.bank.connector", Asset("USD", 2)), tokens=[AccessToken("a-token-of-the-peer")])
+    >>> receiver = Receiver(DerivedMethods("test.bank", [b"a server secret of 32 bytes only"]))
+    >>> PacketPolicy(receiver=receiver, peers=[connector]).path
+    '/ilp'
+    """
+
+    receiver: Receiver = field(validator=instance(Receiver))
+    peers: tuple[HttpPeer, ...] = field(converter=_peers)
+    path: str = field(default=ILP_PATH)
+    _peers_by_digest: Mapping[bytes, tuple[bytes, Peer]] = field(init=False, eq=False, repr=False)
+
+    @path.validator
+    def _check_path(self, _: object, path: object) -> None:
+        if not isinstance(path, str) or not _PATH.fullmatch(path):
+            text = "path must look like /ilp, without a slash at the end, dot segments, percent-encoding or a query"
+            raise InvalidValue(text, member="path")
+        if f"{path}/".startswith(f"{COLLECTION_PATH}/"):
+            raise InvalidValue(
+                f"path must not be below {COLLECTION_PATH}, which is the path of payments", member="path"
+            )
+
+    @_peers_by_digest.default
+    def _index_digests(self) -> dict[bytes, tuple[bytes, Peer]]:
+        digests = [(digest, account.peer) for account in self.peers for digest in account.digests]
+        index = {digest[:_LOOKUP_BYTES]: (digest[_LOOKUP_BYTES:], peer) for digest, peer in digests}
+        if len(index) < len(digests):
+            raise InvalidValue("a token is listed twice", member="peers")
+        return index
+
+    def sender_of(self, head: Request) -> Peer:
+        """Return the peer that sends this request. A host can call this method before it reads the body.
+
+        Raises `HttpRefused` with 414, 431, 405, 415 or 401 when the request cannot be a packet of a known peer.
+        """
+        check_head(head)
+        if head.method != "POST":
+            raise HttpRefused(405, "method_not_allowed", "use POST for ILP packets", headers=(("Allow", "POST"),))
+        require_content(head, *_MEDIA_TYPES)
+        return self.peer_of(head.values("authorization"))
+
+    def peer_of(self, values: Sequence[str]) -> Peer:
+        """Return the peer that owns the token in `values`, the values of the `Authorization` field lines.
+
+        Raises `HttpRefused` with 401 when there is no bearer token, or when no peer owns it.
+        """
+        if not values:
+            raise _unauthorized("token_missing", "send the header field Authorization: Bearer <token>")
+        bearer = _BEARER.fullmatch(values[0])
+        if bearer is None or len(values) > 1:
+            raise _unauthorized("invalid_token", "send exactly one header field Authorization: Bearer <token>")
+        digest = sha256(bearer[1].encode("ascii")).digest()
+        rest, peer = self._peers_by_digest.get(digest[:_LOOKUP_BYTES], (b"", None))
+        if peer is None or not hmac.compare_digest(rest, digest[_LOOKUP_BYTES:]):
+            raise _unauthorized("invalid_token", "the token does not belong to a known peer")
+        return peer
+
+    def failed(self) -> Response:
+        """Return the response for a failure of a port or of this library: T00, which lets the peer retry."""
+        reject = self.receiver.reject(ErrorCode.INTERNAL_ERROR, "try again later")
+        return Response(200, _HEADERS, encode(reject))
+
+
+@flow
+def handle_packet(request: Request, *, policy: PacketPolicy, clock: Callable[[], datetime]) -> Flow[Response]:
+    """Answer one request of a peer. The host has already compared its path with `policy.path`.
+
+    No request leads to a 5xx: an invalid packet and a failure of the store are answered with a Reject. An exception
+    such as `PortMissing` is never caused by a peer. The host then answers with `policy.failed()`, and logs the reason.
+    """
+    try:
+        peer = policy.sender_of(request)
+    except HttpRefused as error:
+        return http_refusal(error)
+    return (yield from handle_packet_of(peer, request.body, policy=policy, clock=clock))
+
+
+def handle_packet_of(peer: Peer, body: bytes, *, policy: PacketPolicy, clock: Callable[[], datetime]) -> Flow[Response]:
+    """Answer a packet as `handle_packet` does, for a host that called `policy.sender_of` before it read the `body`."""
+    if len(body) > ILP_PREPARE_BYTES_MAX:
+        return http_refusal(body_too_large(ILP_PREPARE_BYTES_MAX))
+    answer = yield from answer_packet(body, peer=peer, receiver=policy.receiver, clock=clock)
+    cause = answer.cause if isinstance(answer.cause, PortUnavailable | StoreError) else None
+    return Response(200, _HEADERS, answer.reply, cause)
+
+
+def _unauthorized(code: str, description: str) -> HttpRefused:
+    return HttpRefused(401, code, description, headers=(("WWW-Authenticate", "Bearer"),))

@@ -1,0 +1,49 @@
+"""How the drivers ask the host for its approval, and refuse a credit without it."""
+
+from functools import partial
+from typing import Any, TypeVar
+
+from attrs import evolve
+
+from incoming_payments.domain.approval import Approver
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import STREAM_CREDITS, Credit, IncomingPayment
+from incoming_payments.errors import ApprovalRequired
+from incoming_payments.flows.machinery.bounded import BoundedCall, Threads
+from incoming_payments.flows.machinery.effects import UpdatePayment
+from incoming_payments.ports import Acceptance, AsyncAcceptance, Decide, Proposal, ProposedPayment
+
+T = TypeVar("T")
+
+
+class Approvals:
+    """The calls of `port`. Each one ends after `bound_s` seconds at the latest."""
+
+    def __init__(self, port: Acceptance | AsyncAcceptance, bound_s: float) -> None:
+        self._port = port
+        self._bound_s = bound_s
+        self._threads = Threads()
+
+    def request(self, proposal: Proposal) -> BoundedCall:
+        """Return a call of the port about `proposal`, which has not begun."""
+        method = self._port.accept_payment if isinstance(proposal, ProposedPayment) else self._port.accept_credit
+        return BoundedCall(self._threads, method, proposal, self._bound_s)
+
+
+def only_approved(update: UpdatePayment[Any]) -> UpdatePayment[Any]:
+    """Return `update` for a host with an acceptance port: it credits no packet without the approval of the host.
+
+    Its decision raises `ApprovalRequired` instead. The drivers call this function for each update.
+    """
+    return evolve(update, decide=partial(_decide_approved, update.decide))
+
+
+def _decide_approved(decide: Decide[T], payment: IncomingPayment, earlier: Credit | None) -> Decision[T]:
+    decision = decide(payment, earlier)
+    # A host without a type checker may return anything. The store refuses any value but a `Decision`.
+    credit = decision.credit if isinstance(decision, Decision) else None
+    if credit is not None and credit.id.startswith(STREAM_CREDITS):
+        approved = decision.approved
+        if approved is None or approved.by is not Approver.HOST or not approved.covers(credit):
+            raise ApprovalRequired("a flow must request the approval of the host before it credits a packet", payment)
+    return decision

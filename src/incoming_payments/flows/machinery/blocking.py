@@ -1,0 +1,51 @@
+"""Sync ports that block an event loop: refuse the ports of this library, and log the slow ports of a host.
+
+Meanwhile all other requests wait, and nothing else says why.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.limits import PORT_BLOCKS_S_MAX
+from incoming_payments.observers.log import LogEvent, log_event
+
+logger = logging.getLogger(__name__)
+
+
+def check_unblocking(name: str, port: object) -> None:
+    """Raise `ConfigurationError` if `port` is a sync port of this library that waits. It would block an event loop.
+
+    The class of such a port has the attribute `async_class`, which names the class to use in its place.
+    """
+    async_class = getattr(type(port), "async_class", None)
+    if async_class is not None:
+        text = f"{name} is a {type(port).__name__}, which would block the event loop: use {async_class}"
+        raise ConfigurationError(text, setting=name)
+
+
+class LoopWatch:
+    """Log the first call of each port that blocks the thread for more than `limits.PORT_BLOCKS_S_MAX` seconds.
+
+    `clock` returns monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._logged: set[str] = set()
+
+    def called(self, method: str, ports: object, begin_s: float) -> None:
+        """Take note of a call of `method`, such as `wallet_addresses.find`, which began at `begin_s`.
+
+        The time until an `async def` method is awaited counts, and the time after that does not.
+        """
+        took_s = self.clock() - begin_s
+        if took_s <= PORT_BLOCKS_S_MAX:
+            return
+        name = method.partition(".")[0]
+        is_own = type(getattr(ports, name, None)).__module__.startswith("incoming_payments.")  # these do not wait
+        if name not in self._logged and not is_own:
+            self._logged.add(name)
+            text = "%s blocked the event loop for %.2f s: write it with async def, so that other requests do not wait"
+            log_event(logger, logging.WARNING, LogEvent.PORT_BLOCKS, text, method, took_s)

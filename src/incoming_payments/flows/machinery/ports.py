@@ -1,0 +1,142 @@
+"""The ports of one service, together: `Ports` for sync ports, and `AsyncPorts` for both kinds."""
+
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import Any
+
+from attrs import Attribute, field, fields, frozen
+
+from incoming_payments.domain.checks import name_of
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.flows.machinery.approvals import Approvals
+from incoming_payments.flows.machinery.blocking import LoopWatch, check_unblocking
+from incoming_payments.limits import APPROVAL_S_MAX, APPROVAL_SETTING_S_MAX
+from incoming_payments.ports import (
+    Acceptance,
+    AsyncAcceptance,
+    AsyncClientKeys,
+    AsyncIntrospector,
+    AsyncMethodAllocator,
+    AsyncNonces,
+    AsyncPaymentStore,
+    AsyncQuotas,
+    AsyncWalletAddresses,
+    ClientKeys,
+    Introspector,
+    MethodAllocator,
+    Nonces,
+    PaymentStore,
+    Quotas,
+    WalletAddresses,
+)
+
+Validator = Callable[[object, "Attribute[Any]", Any], None]
+
+
+def _port(protocol: type, *, is_sync: bool = False) -> Validator:
+    """Return a validator for an object with the methods of `protocol`, or `None`.
+
+    `is_sync` refuses `async def`. Otherwise the validator refuses a port of this library that blocks the event loop.
+    """
+    methods = [name for name in vars(protocol) if not name.startswith("_")]
+
+    def check(_: object, attribute: "Attribute[Any]", port: object) -> None:
+        missing = [name for name in methods if not callable(getattr(port, name, None))]
+        if port is not None and (missing or isinstance(port, type)):
+            found = f"the class {port.__name__}: make an object of it" if isinstance(port, type) else name_of(port)
+            noun = "methods" if len(methods) > 1 else "method"
+            text = f"{attribute.name} must be an object with the {noun} {', '.join(methods)}, not {found}"
+            raise ConfigurationError(text, setting=attribute.name)
+        if is_sync and any(inspect.iscoroutinefunction(getattr(port, name, None)) for name in methods):
+            text = f"{attribute.name} is async: pass AsyncPorts to AsyncIncomingPayments, or write the port with def"
+            raise ConfigurationError(text, setting=attribute.name)
+        if not is_sync:
+            check_unblocking(attribute.name, port)
+
+    return check
+
+
+def _function(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    if not callable(value):
+        text = f"{attribute.name} must be a function of a number of bytes, not {name_of(value)}"
+        raise ConfigurationError(text, setting=attribute.name)
+
+
+def _bound(_: object, attribute: "Attribute[Any]", value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= APPROVAL_SETTING_S_MAX:
+        text = f"{attribute.name} must be a number of seconds up to {APPROVAL_SETTING_S_MAX}, not {value!r}"
+        raise ConfigurationError(text, setting=attribute.name)
+
+
+class _Calls:
+    """The state for the calls of ports, for the drivers."""
+
+    acceptance: Any
+    approval_s: float
+
+    @cached_property
+    def approvals(self) -> Approvals | None:
+        """The calls of `acceptance` within its bound."""
+        return None if self.acceptance is None else Approvals(self.acceptance, self.approval_s)
+
+    @cached_property
+    def loop_watch(self) -> LoopWatch:
+        """The warnings about sync ports that block an event loop."""
+        return LoopWatch()
+
+
+@frozen(kw_only=True)
+class Ports(_Calls):
+    """The ports for `run`. Leave out ports that the flows of the host do not use.
+
+    A process that only credits money needs only a `store`. Without `nonces`, a request with a nonce in its signature is
+    refused. Without `client_keys`, a request is refused if its token does not carry a key. Without `acceptance` every
+    payment and packet is approved, and without `quotas` there is no limit. `approval_s` is how many seconds
+    `acceptance` may take. `randomness(count)` returns random bytes for ids and nonces; change it only in tests. Raises
+    `ConfigurationError` for an object without the methods of its port, for a class in place of an object, and for
+    `async def` methods.
+    """
+
+    store: PaymentStore | None = field(default=None, validator=_port(PaymentStore, is_sync=True))
+    wallet_addresses: WalletAddresses | None = field(default=None, validator=_port(WalletAddresses, is_sync=True))
+    introspector: Introspector | None = field(default=None, validator=_port(Introspector, is_sync=True))
+    client_keys: ClientKeys | None = field(default=None, validator=_port(ClientKeys, is_sync=True))
+    nonces: Nonces | None = field(default=None, validator=_port(Nonces, is_sync=True))
+    methods: MethodAllocator | None = field(default=None, validator=_port(MethodAllocator, is_sync=True))
+    acceptance: Acceptance | None = field(default=None, validator=_port(Acceptance, is_sync=True))
+    approval_s: float = field(default=APPROVAL_S_MAX, validator=_bound)
+    quotas: Quotas | None = field(default=None, validator=_port(Quotas, is_sync=True))
+    randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False, validator=_function)
+
+
+@frozen(kw_only=True)
+class AsyncPorts(_Calls):
+    """The ports for `arun`, each sync or async. See `Ports`.
+
+    A sync port must not wait, because it would block the event loop. Raises `ConfigurationError` also for such a port
+    of this library, and names its async class.
+    """
+
+    store: AsyncPaymentStore | PaymentStore | None = field(default=None, validator=_port(PaymentStore))
+    wallet_addresses: AsyncWalletAddresses | WalletAddresses | None = field(
+        default=None, validator=_port(WalletAddresses)
+    )
+    introspector: AsyncIntrospector | Introspector | None = field(default=None, validator=_port(Introspector))
+    client_keys: AsyncClientKeys | ClientKeys | None = field(default=None, validator=_port(ClientKeys))
+    nonces: AsyncNonces | Nonces | None = field(default=None, validator=_port(Nonces))
+    methods: AsyncMethodAllocator | MethodAllocator | None = field(default=None, validator=_port(MethodAllocator))
+    acceptance: AsyncAcceptance | Acceptance | None = field(default=None, validator=_port(Acceptance))
+    approval_s: float = field(default=APPROVAL_S_MAX, validator=_bound)
+    quotas: AsyncQuotas | Quotas | None = field(default=None, validator=_port(Quotas))
+    randomness: Callable[[int], bytes] | Callable[[int], Awaitable[bytes]] = field(
+        default=secrets.token_bytes, repr=False, validator=_function
+    )
+
+
+def check_for_asyncio(ports: AsyncPorts | Ports) -> None:
+    """Raise `ConfigurationError` for a port of this library in `ports` that would block an event loop."""
+    if isinstance(ports, Ports):  # `AsyncPorts` is checked when it is built
+        for each in fields(Ports):
+            check_unblocking(each.name, getattr(ports, each.name))

@@ -1,0 +1,247 @@
+"""The async HTTP client, on aiohttp. See `_http`."""
+
+import asyncio
+import select
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from incoming_payments.httpsig import RequestMessage
+from incoming_payments.limits import CLIENT_CONNECTIONS_MAX
+from incoming_payments.outbound._http import (
+    CONNECTIONS_MAX,
+    HttpAnswer,
+    LookUps,
+    MayConnect,
+    Received,
+    any_address,
+    check_address,
+    default_tls,
+    failed,
+    too_large,
+    too_late,
+)
+
+if TYPE_CHECKING:
+    from aiohttp.client_proto import ResponseHandler
+
+_RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: a larger buffer holds thousands of small chunks
+_NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+
+
+class AsyncHttpClient:
+    """Send requests over kept connections, `connections` to one host at most. Close the client with `aclose`.
+
+    `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
+    it. The connections belong to the event loop of the first request. A client serves another loop once the first has
+    ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        bytes_max: int,
+        connections: int = CONNECTIONS_MAX,
+        tls: ssl.SSLContext | None = None,
+        may_connect: MayConnect = any_address,
+    ) -> None:
+        self._bytes_max = bytes_max
+        self._connections = connections
+        self._tls = tls or default_tls()
+        self._may_connect = may_connect
+        self._look_ups = LookUps()
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:
+        """Return the answer to `request`. Raise `HttpFailed` when there is none after `timeout_s` seconds."""
+        url = request.target_uri
+        response = None
+        try:
+            response = await self._open().request(
+                request.method,
+                URL(url, encoded=True),
+                data=request.body or None,
+                headers=request.headers,
+                allow_redirects=False,
+                timeout=_total(timeout_s),
+                middlewares=() if request.method == "POST" else (_send_once,),  # aiohttp repeats no POST
+            )
+            body = bytearray()
+            while not response.content.at_eof():
+                body += await response.content.readany()
+                if len(body) > self._bytes_max:
+                    raise too_large(url, self._bytes_max)
+            return HttpAnswer(response.status, response.headers, bytes(body))
+        except TimeoutError:
+            raise too_late(url, timeout_s) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            named = _final(error) if response is None else error  # the text is the same for all methods
+            raise failed(url, named, is_connection=response is None and _is_connection(error)) from error
+        finally:
+            if response is not None and not response.closed:  # a complete answer closes the response
+                response.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._loop is not loop:
+            self._loop = loop
+            self._session = aiohttp.ClientSession(
+                connector=_Connector(
+                    self._bytes_max,
+                    limit=CLIENT_CONNECTIONS_MAX,
+                    limit_per_host=self._connections,
+                    resolver=_Resolver(self._look_ups),
+                    ssl=self._tls,
+                    socket_factory=self._socket,
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"Accept-Encoding": "identity"},
+                auto_decompress=False,
+            )
+        return self._session
+
+    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
+        family, kind, protocol, _, where = address
+        check_address(self._may_connect, where[0])
+        created = socket.socket(family, kind, protocol)
+        created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES_MAX)
+        return created
+
+    async def aclose(self) -> None:
+        """Close all connections. A later request opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+def _total(timeout_s: float) -> aiohttp.ClientTimeout:
+    """Return the limit on the whole exchange. To aiohttp, a total of 0 or less is no limit at all."""
+    total_s = max(timeout_s, 0.001)
+    return aiohttp.ClientTimeout(total=total_s, ceil_threshold=total_s + 1)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Gives a connection to a request only if nothing arrived on it since the last answer, and counts what arrives."""
+
+    def __init__(self, body_bytes_max: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._body_bytes_max = body_bytes_max
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp gives it
+    ) -> aiohttp.connector.Connection:
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            transport = cast("asyncio.Transport", connection.transport)
+            exchanges = transport.get_protocol()
+            if not isinstance(exchanges, _Exchanges):  # a new connection
+                exchanges = _Exchanges(cast("ResponseHandler", exchanges), transport)
+            elif _is_readable(transport):
+                transport.abort()
+                connection.close()
+                continue
+            exchanges.begin(self._body_bytes_max)
+            connection.add_callback(exchanges.end)
+            return connection
+
+
+class _Exchanges(asyncio.Protocol):
+    """Stands between a connection and aiohttp. It bounds each answer, and aborts at a byte between two exchanges.
+
+    An exchange that received anything but one answer closes the connection.
+    """
+
+    def __init__(self, handler: "ResponseHandler", transport: asyncio.Transport) -> None:
+        self._handler = handler
+        self._transport = transport
+        self._received: Received | None = None
+        self._error: Exception | None = None
+        # These three events go to aiohttp as they are.
+        self.eof_received = handler.eof_received  # type: ignore[method-assign] # of this object only
+        self.pause_writing = handler.pause_writing  # type: ignore[method-assign] # likewise
+        self.resume_writing = handler.resume_writing  # type: ignore[method-assign] # likewise
+        transport.set_protocol(self)
+
+    def begin(self, body_bytes_max: int) -> None:
+        self._received = Received(body_bytes_max)
+
+    def end(self) -> None:
+        if self._received is None or not self._received.is_one_answer() or self._handler.should_close:
+            self._handler.force_close()
+            self._transport.abort()  # `close` would wait 30 s for a TLS peer, outside the connection limit
+        self._received = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._received is None:
+            self._transport.abort()
+            return
+        try:
+            self._received.add(memoryview(data))
+        except ValueError as error:
+            self._error = error
+            self._transport.abort()
+            return
+        self._handler.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._handler.connection_lost(self._error or exc)
+
+
+def _is_readable(transport: asyncio.Transport) -> bool:
+    """Return whether bytes have arrived that the event loop has not read yet."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class _Resolver(AbstractResolver):
+    """Looks up names in threads of its own, because other parts of the process need the threads of
+    the event loop."""
+
+    def __init__(self, look_ups: LookUps) -> None:
+        self._look_ups = look_ups
+
+    async def resolve(
+        self,
+        host: str,
+        port: int = 0,
+        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - aiohttp gives it
+    ) -> list[ResolveResult]:
+        found = await asyncio.wrap_future(self._look_ups.start(host, port))
+        return [
+            ResolveResult(hostname=host, host=address[0], port=port, family=kind, proto=protocol, flags=_NUMERIC)
+            for kind, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        """Do nothing: each look-up ends on its own."""
+
+
+async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Replace the errors after which aiohttp repeats a GET. The callers decide about retries."""
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectionError as error:
+        if (final := _final(error)) is error:
+            raise
+        raise final from error
+
+
+def _final(error: Exception) -> Exception:
+    """Return `error`, or another one in place of an error after which aiohttp repeats a GET."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error
+    is_repeated = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
+    return aiohttp.ClientConnectionError(str(error)) if is_repeated else error
+
+
+def _is_connection(error: Exception) -> bool:
+    return isinstance(error, aiohttp.ClientConnectionError) and not isinstance(error, aiohttp.ClientSSLError)

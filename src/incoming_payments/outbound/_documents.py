@@ -1,0 +1,311 @@
+"""A bounded cache of JSON documents of other services, and its fetches over HTTP, sync and async.
+
+The cache decides, and `Fetcher` and `AsyncFetcher` only wait. For each URL, at most one fetch is in flight, and at most
+one starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. The fetches of unknown documents that are in flight have a
+limit, and so have all fetches at names of one parent domain. A fetch that fails leaves the known document in use.
+"""
+
+import asyncio
+import logging
+import math
+import ssl
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from attrs import Factory, define, evolve, field, frozen
+
+from incoming_payments.errors import PortUnavailable
+from incoming_payments.httpsig import RequestMessage
+from incoming_payments.limits import (
+    DOCUMENT_BYTES_MAX,
+    DOCUMENT_COOL_DOWN_S_MIN,
+    DOCUMENT_STALE_S_MAX,
+    DOCUMENTS_MAX,
+    INTROSPECTION_SETTING_S_MAX,
+)
+from incoming_payments.observers.log import LineLimit, LogEvent, log_event
+from incoming_payments.outbound import _forks
+from incoming_payments.outbound._http import HttpAnswer, HttpFailed, any_address, exceeds_share, parent_domain
+from incoming_payments.outbound._settings import check_number, check_types, open_async_http, open_http
+from incoming_payments.wire import strict
+
+T = TypeVar("T")
+
+logger: Final = logging.getLogger("incoming_payments.outbound")
+
+_HEADERS: Final = (("Accept", "application/json"),)
+_GLOBAL_UNICAST: Final = IPv6Network("2000::/3")  # RFC 4291 §2.4
+# Special-purpose addresses (IANA) that some supported versions of Python call global
+_SPECIAL: Final = tuple(
+    map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "2001:db8::/32", "3fff::/20"))
+)
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Return whether `address` is an ordinary address of the public internet.
+
+    Private, loopback, link-local, multicast and reserved addresses are not. Neither are IPv6 addresses that stand for
+    an IPv4 address: mapped, 6to4, Teredo and NAT64.
+
+    >>> from ipaddress import ip_address
+    >>> [is_public(ip_address(text)) for text in ("9.9.9.9", "2620:fe::9", "10.0.0.1", "::ffff:9.9.9.9")]
+    [True, True, False, False]
+    """
+    if not address.is_global or address.is_multicast or address.is_reserved:
+        return False
+    if any(address in network for network in _SPECIAL):
+        return False
+    return address.version == 4 or address in _GLOBAL_UNICAST
+
+
+def read_object(answer: HttpAnswer) -> dict[str, Any]:
+    """Return the JSON object in `answer`. Raises `HttpFailed` for another status or another body."""
+    if answer.status != 200:
+        raise HttpFailed(f"the server answered {answer.status}, not 200")
+    try:
+        return strict.read_object(answer.body)
+    except ValueError as error:
+        raise HttpFailed(f"the body {error}") from None
+
+
+@define(eq=False)
+class Entry(Generic[T]):
+    """A URL in the cache: its last document, the last attempt to fetch it, and the fetch in flight."""
+
+    url: str
+    document: T | None = None
+    fetched_at: float = -math.inf
+    tried_at: float = -math.inf
+    failure: str | None = None
+    flight: "Future[None] | None" = None
+
+
+@frozen(eq=False)
+class Documents(Generic[T]):
+    """The cache. Threads may share it.
+
+    `read(url, answer, known)` returns the document in the answer of `url`, or `None` if there is none; `known` is the
+    last document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not
+    known now. A document is fetched again after `max_age_s` seconds of `clock`. At most `first_max` fetches of
+    unknown documents are in flight. `of_domain_max` is the share of each parent domain in these fetches, and in the
+    fetches of known documents. See `exceeds_share`. There are no more fetches of known documents than the cache has
+    documents.
+    """
+
+    read: Callable[[str, HttpAnswer, T | None], T | None]
+    unavailable: type[PortUnavailable]
+    max_age_s: float
+    clock: Callable[[], float]
+    first_max: int
+    of_domain_max: int
+    _entries: dict[str, Entry[T]] = field(init=False, factory=dict)
+    # The fetches in flight of unknown and of known documents, and their parent domains
+    _first: "dict[Future[None], str]" = field(init=False, factory=dict)
+    _again: "dict[Future[None], str]" = field(init=False, factory=dict)
+    _lock: Any = field(init=False, factory=threading.Lock)
+    _lines: LineLimit = field(init=False, default=Factory(lambda self: LineLimit(clock=self.clock), takes_self=True))
+
+    def begin(self, url: str, suffices: Callable[[T], bool]) -> tuple[Entry[T], "Future[None] | None", bool]:
+        """Return the entry of `url`, the fetch to wait for, if any, and whether the caller has to do that fetch.
+
+        A fetch is due when the document is unknown, too old or not sufficient, unless the last fetch was just now.
+        While too many others are fetched, a known document stays in use as after a failed fetch, and the next call may
+        begin the fetch. Raises `unavailable` if no known document is of use. The cache does not change then.
+        """
+        with self._lock:
+            now = self.clock()
+            entry = self._entries.get(url) or Entry[T](url)
+            rests = now - entry.tried_at < DOCUMENT_COOL_DOWN_S_MIN
+            is_young = now - entry.fetched_at <= self.max_age_s
+            is_enough = is_young and entry.document is not None and suffices(entry.document)
+            begins = entry.flight is None and not rests and not is_enough
+            refusal = self._refusal(entry) if begins else None
+            if refusal is not None and not self._is_of_use(entry, suffices):
+                raise self.unavailable(refusal)
+            self._keep(entry)
+            if refusal is not None or not begins:
+                return entry, entry.flight, False
+            entry.flight = Future()
+            self._in_flight(entry)[entry.flight] = _domain(url)
+            entry.flight.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the fetch
+            return entry, entry.flight, True
+
+    def end(self, entry: Entry[T], flight: "Future[None]", outcome: HttpAnswer | HttpFailed) -> None:
+        """Record the outcome of the fetch `flight`, and wake the callers that wait for it."""
+        try:
+            if isinstance(outcome, HttpFailed):
+                raise outcome
+            document, failure = self.read(entry.url, outcome, entry.document), None
+        except HttpFailed as error:
+            document, failure = entry.document, f"{entry.url} cannot be used: {error.description}"
+        with self._lock:
+            now = self.clock()
+            if failure is None:
+                entry.fetched_at = now
+            age_s = now - entry.fetched_at
+            entry.document, entry.failure, entry.tried_at = document, failure, now
+            entry.flight = None
+            self._first.pop(flight, None)
+            self._again.pop(flight, None)
+        flight.set_result(None)
+        if failure is not None and document is not None and self._lines.admits(logger, "failed refreshes of documents"):
+            text = "a refresh failed, so a document that is %.0f s old stays in use: %s"
+            log_event(logger, logging.WARNING, LogEvent.DOCUMENT_REFRESH_FAILED, text, age_s, failure)
+
+    def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
+        """Return the document, or `None` if there is none. Raises `unavailable` when the document is not known now."""
+        with self._lock:
+            if entry.failure is None or self._is_of_use(entry, suffices):
+                return entry.document
+        raise self.unavailable(entry.failure)
+
+    def late(self, url: str) -> PortUnavailable:
+        """Return the error for a fetch of another thread or event loop that does not end."""
+        return self.unavailable(f"another thread or event loop is still fetching {url}")
+
+    def _is_of_use(self, entry: Entry[T], suffices: Callable[[T], bool]) -> bool:
+        """Return whether the known document may stay in use when no fetch succeeds."""
+        age_s = self.clock() - entry.fetched_at
+        is_of_use = age_s <= self.max_age_s + DOCUMENT_STALE_S_MAX
+        return is_of_use and entry.document is not None and suffices(entry.document)
+
+    def _in_flight(self, entry: Entry[T]) -> "dict[Future[None], str]":
+        return self._first if entry.document is None else self._again
+
+    def _refusal(self, entry: Entry[T]) -> str | None:
+        """Return why no fetch of `entry` may begin now."""
+        others, domain = self._in_flight(entry).values(), _domain(entry.url)
+        text = f"{entry.url} is not fetched: too many other documents"
+        if entry.document is None and len(others) >= self.first_max:
+            return f"{text} are being fetched"
+        if exceeds_share(domain, others, most=self.first_max, of_domain=self.of_domain_max):
+            return f"{text} of {domain} are being fetched"
+        return None
+
+    def _keep(self, entry: Entry[T]) -> None:
+        """Make `entry` the most recently used one. A full cache first drops an entry without a document.
+
+        It drops an entry with a fetch in flight last, because a second fetch of that URL could begin.
+        """
+        self._entries.pop(entry.url, None)
+        if len(self._entries) >= DOCUMENTS_MAX:
+            others = self._entries.values()
+            worst = min(others, key=lambda other: (other.document is not None, other.flight is not None))
+            del self._entries[worst.url]
+        self._entries[entry.url] = entry
+
+
+def _domain(url: str) -> str:
+    return parent_domain(urlsplit(url).hostname or "")
+
+
+_INTERRUPTED: Final = HttpFailed("the fetch was interrupted")
+_SLACK_S: Final = 1.0  # a fetch in flight ends on its own, unless its thread or loop has stopped
+
+
+class _Fetcher(Generic[T]):
+    """The settings, the cache and the HTTP client of both fetchers."""
+
+    _open: "staticmethod[..., Any]"
+
+    def __init__(
+        self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
+    ) -> None:
+        """Raise `ConfigurationError` for a wrong setting."""
+        check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_SETTING_S_MAX)
+        check_number("max_age_s", documents.max_age_s, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX)
+        check_types(bool, {"allow_private": allow_private})
+        check_types(ssl.SSLContext, {"tls": tls})
+        self._empty = documents
+        self._timeout_s = timeout_s
+        self._tls = tls
+        self._may_connect = any_address if allow_private else is_public
+        _forks.begin(self)
+
+    def begin(self) -> None:
+        """Begin with no document and no connection."""
+        self._documents = evolve(self._empty)
+        self._http = self._open(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect)
+
+
+class Fetcher(_Fetcher[T]):
+    """Looks up documents over HTTP, in the thread of the caller."""
+
+    _open = staticmethod(open_http)
+
+    def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
+        """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
+        entry, flight, is_mine = self._documents.begin(url, suffices)
+        if flight is not None:
+            if is_mine:
+                self._fetch(entry, flight)
+            try:
+                flight.result(self._timeout_s + _SLACK_S)
+            except TimeoutError:
+                raise self._documents.late(url) from None
+        return self._documents.result(entry, suffices)
+
+    def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
+        outcome: HttpAnswer | HttpFailed = _INTERRUPTED
+        try:
+            outcome = self._http.send(RequestMessage("GET", entry.url, _HEADERS), timeout_s=self._timeout_s)
+        except HttpFailed as error:
+            outcome = error
+        finally:
+            self._documents.end(entry, flight, outcome)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+
+class AsyncFetcher(_Fetcher[T]):
+    """Looks up documents over HTTP, in the event loop of the caller."""
+
+    _open = staticmethod(open_async_http)
+
+    def begin(self) -> None:
+        """Begin with no document, no connection and no fetch."""
+        super().begin()
+        # The event loop keeps only weak references to tasks
+        self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}
+
+    async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
+        """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
+        for task in [task for task in self._work if task.get_loop().is_closed()]:
+            self._end(task)
+        entry, flight, is_mine = self._documents.begin(url, suffices)
+        if flight is not None:
+            if is_mine:
+                # The task continues when this caller is cancelled
+                task = asyncio.create_task(self._fetch(entry, flight))
+                self._work[task] = entry, flight
+                task.add_done_callback(self._end)
+            try:
+                async with asyncio.timeout(self._timeout_s + _SLACK_S):
+                    await asyncio.wrap_future(flight)
+            except TimeoutError:
+                raise self._documents.late(url) from None
+        return self._documents.result(entry, suffices)
+
+    async def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
+        outcome: HttpAnswer | HttpFailed
+        try:
+            outcome = await self._http.send(RequestMessage("GET", entry.url, _HEADERS), timeout_s=self._timeout_s)
+        except HttpFailed as error:
+            outcome = error
+        self._documents.end(entry, flight, outcome)
+
+    def _end(self, task: "asyncio.Task[None]") -> None:
+        """Forget a task that has ended. Wake its callers if the task was interrupted, even by the end of its loop."""
+        entry, flight = self._work.pop(task)
+        if not flight.done():
+            self._documents.end(entry, flight, _INTERRUPTED)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()

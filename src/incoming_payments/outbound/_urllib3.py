@@ -1,0 +1,247 @@
+"""The sync HTTP client, on urllib3. See `_http`.
+
+The timeouts of urllib3 are for each read, so a server that sends a byte now and then could hold a thread for hours. The
+connections here have a deadline for the whole exchange: look-up of the name, connection, TLS, headers and body.
+"""
+
+import http.client
+import io
+import socket
+import ssl
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Final
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import ConnectTimeoutError, EmptyPoolError, HTTPError, NewConnectionError, ProtocolError
+from urllib3.exceptions import TimeoutError as TooLate
+
+from incoming_payments.httpsig import RequestMessage
+from incoming_payments.outbound._http import (
+    CONNECTIONS_MAX,
+    HOSTS_MAX,
+    HttpAnswer,
+    LookUps,
+    MayConnect,
+    Received,
+    any_address,
+    check_address,
+    default_tls,
+    failed,
+    too_large,
+    too_late,
+)
+
+_LEAST_S: Final = 0.001  # a socket with the timeout 0 would not wait at all
+_TARGET: Final = ":path"  # a private name for the target, because urllib3 would change its percent-encoding
+
+
+class HttpClient:
+    """Send requests over kept connections, `connections` to one host at most. Close the client with `close`.
+
+    `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
+    it. Threads may share a client.
+    """
+
+    def __init__(
+        self,
+        *,
+        bytes_max: int,
+        connections: int = CONNECTIONS_MAX,
+        tls: ssl.SSLContext | None = None,
+        may_connect: MayConnect = any_address,
+    ) -> None:
+        self._bytes_max = bytes_max
+        self._pools = urllib3.PoolManager(HOSTS_MAX, maxsize=connections, block=True, ssl_context=tls or default_tls())
+        self._pools.pool_classes_by_scheme = _pool_classes(may_connect, bytes_max)
+
+    def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:
+        """Return the answer to `request`. Raise `HttpFailed` when there is none after `timeout_s` seconds."""
+        url, target = request.target_uri, request.target
+        has_head = False
+        try:
+            response = self._pools.connection_from_url(url).urlopen(
+                request.method,
+                target.path + (target.query or ""),
+                body=request.body or None,
+                headers={**dict(request.headers), _TARGET: target.path + (target.query or "")},
+                redirect=False,
+                retries=False,
+                timeout=_Deadline(timeout_s),
+                pool_timeout=timeout_s,  # type: ignore[arg-type] # it goes to queue.Queue.get, which takes a float
+                preload_content=False,
+                decode_content=False,
+            )
+            has_head = True
+            body = response.read(self._bytes_max + 1)
+            if len(body) > self._bytes_max:
+                response.close()
+                response.release_conn()
+                raise too_large(url, self._bytes_max)
+            response.read(1)  # raises an error if the body was cut off
+            return HttpAnswer(response.status, response.headers, body)
+        except (HTTPError, OSError, ValueError) as error:
+            if isinstance(error, TooLate | EmptyPoolError) and not isinstance(error, NewConnectionError):
+                raise too_late(url, timeout_s) from None
+            raise failed(url, error, is_connection=not has_head and _is_connection(error)) from error
+
+    def close(self) -> None:
+        """Close all connections that are not in use. A later request opens new ones."""
+        self._pools.clear()
+
+
+def _is_connection(error: Exception) -> bool:
+    reason = error.args[-1] if isinstance(error, ProtocolError) else error
+    return isinstance(reason, NewConnectionError | ConnectionError)
+
+
+class _Deadline(urllib3.Timeout):
+    """A timeout with one deadline for the whole exchange: the wait for a connection, the headers and the body."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__()
+        self._at = time.monotonic() + timeout_s
+
+    def clone(self) -> "_Deadline":
+        return self
+
+    @property
+    def connect_timeout(self) -> float:
+        return max(_LEAST_S, self._at - time.monotonic())
+
+    read_timeout = connect_timeout
+
+
+class _TimedReader(io.RawIOBase):
+    """The bytes of one answer that arrive at a socket before its timeout, which begins now.
+
+    It also stands for the socket in `http.client.HTTPResponse`, which uses only `makefile`.
+    """
+
+    def __init__(self, sock: socket.socket, received: Received) -> None:
+        self.received = received
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        self._deadline = time.monotonic() + (sock.gettimeout() or 0)
+        self._is_whole = False
+
+    def makefile(self, _: str) -> "_Answer":
+        return _Answer(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._is_whole:
+            self._sock.settimeout(0)
+            return self._raw.readinto(buffer)
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:  # the timeout of a socket does not end reads that find bytes
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left_s)
+        count = self._raw.readinto(buffer)
+        self.received.add(memoryview(buffer)[:count])
+        return count
+
+    def end(self) -> None:
+        """End the answer: from now on, read only what has already arrived."""
+        self._is_whole = True
+
+    def shut_down(self) -> None:
+        """Shut the connection down. urllib3 sees this before it would use the connection again."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Answer(io.BufferedReader):
+    """The bytes of one answer. If they are anything else, or others follow, the connection carries no other request."""
+
+    raw: _TimedReader
+
+    def close(self) -> None:
+        if not self.closed and (not self.raw.received.is_one_answer() or self._has_more()):
+            self.raw.shut_down()
+        super().close()
+
+    def _has_more(self) -> bool:
+        self.raw.end()
+        try:
+            return bool(self.peek(1))
+        except OSError:  # nothing arrived over TLS, or the connection has failed
+            return False
+
+
+class _TimedResponse(http.client.HTTPResponse):
+    body_bytes_max: int
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        reader = _TimedReader(sock, Received(self.body_bytes_max))
+        super().__init__(reader, *args, **options)  # type: ignore[arg-type] # it has `makefile`
+
+    def begin(self) -> None:
+        super().begin()
+        while self.status < 200:  # http.client takes only 100 for an interim response
+            self.headers = self.msg = None  # type: ignore[assignment] # so that http.client begins again
+            super().begin()
+
+
+def _pool_classes(may_connect: MayConnect, bytes_max: int) -> dict[str, type[urllib3.HTTPConnectionPool]]:
+    """Return pools with connections that have a deadline, to addresses that `may_connect` allows."""
+    look_ups = LookUps()
+
+    class Response(_TimedResponse):
+        body_bytes_max = bytes_max
+
+    class Plain(HTTPConnection):
+        response_class = Response
+
+        def _new_conn(self) -> socket.socket:
+            deadline = _Deadline(self.timeout or 0)
+            try:
+                return _connect(look_ups.start(self.host, self.port), deadline, may_connect)
+            except TimeoutError as error:
+                raise ConnectTimeoutError(self, str(error)) from error
+            except OSError as error:
+                raise NewConnectionError(self, str(error)) from error
+
+        def request(self, method: str, url: str, body: Any = None, headers: Any = None, **options: Any) -> None:
+            url = headers.pop(_TARGET)  # urllib3 may have changed `url`
+            super().request(method, url, body, headers, **options)
+
+    class Tls(Plain, HTTPSConnection):
+        pass
+
+    class PlainPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class TlsPool(urllib3.HTTPSConnectionPool):
+        ConnectionCls = Tls
+
+    return {"http": PlainPool, "https": TlsPool}
+
+
+def _connect(look_up: "Future[list[Any]]", deadline: _Deadline, may_connect: MayConnect) -> socket.socket:
+    """Return a socket that is connected to the first address that answers."""
+    failure = OSError("the host has no address")
+    for family, kind, protocol, _, address in look_up.result(deadline.connect_timeout):
+        sock = None
+        try:
+            check_address(may_connect, str(address[0]))
+            sock = socket.socket(family, kind, protocol)
+            sock.settimeout(deadline.connect_timeout)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.connect(address)
+            sock.settimeout(deadline.connect_timeout)  # TLS has the rest of the time
+        except OSError as error:
+            failure = error
+            if sock is not None:
+                sock.close()
+        else:
+            return sock
+    raise failure

@@ -1,0 +1,152 @@
+"""The keys that clients publish below their wallet addresses: `{walletAddress}/jwks.json`, over HTTP.
+
+```
+ports = Ports(store=..., client_keys=HttpClientKeys())                  # or AsyncPorts with AsyncHttpClientKeys
+```
+
+A client chooses the URL of its wallet address, so the URL is hostile input. Only https is used, no redirect is
+followed, and the connection goes to a public IP address that was checked after the name was resolved.
+"""
+
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from incoming_payments.domain.payment import ClientId
+from incoming_payments.domain.urls import canonical_url, has_plain_path
+from incoming_payments.errors import ClientKeysUnavailable, InvalidValue, MalformedKey
+from incoming_payments.httpsig import load_jwk
+from incoming_payments.limits import (
+    CLIENT_KEYS_MAX,
+    DOCUMENT_AGE_S_MAX,
+    DOCUMENT_FETCH_S_MAX,
+    FETCHES_OF_DOMAIN_MAX,
+    FIRST_FETCHES_MAX,
+)
+from incoming_payments.outbound._documents import AsyncFetcher, Documents, Fetcher, read_object
+from incoming_payments.outbound._http import HttpAnswer, HttpFailed
+
+KeySet = Mapping[str, Mapping[str, object]]  # the JWKs of one client by `kid`
+
+_NOT_FOUND, _GONE = 404, 410
+_MEMBERS: Final = ("kty", "crv", "alg", "kid", "x", "y", "n", "e")  # other members would only fill the cache
+
+
+class HttpClientKeys:
+    """A `ClientKeys` port that reads the key set of the client's wallet address. Threads may share it.
+
+    A key set is fetched again after `max_age_s` seconds, and when it lacks the key, but at most every
+    `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. While its server fails, the known keys stay in use for another
+    `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits one fetch. `tls` replaces the default context of TLS:
+    restrict its key exchange as `docs/client-keys.md` says, because the server may be hostile. `clock` returns seconds
+    and never goes back; change it only in tests. Close the port with `close`.
+
+    `allow_private` is for development: it also allows http, a port in the URL, and IP addresses that are not public,
+    such as loopback. Raises `ConfigurationError` for a wrong setting.
+    """
+
+    async_class = "AsyncHttpClientKeys"
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float = DOCUMENT_FETCH_S_MAX,
+        max_age_s: float = DOCUMENT_AGE_S_MAX,
+        allow_private: bool = False,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._is_development = allow_private
+        self._fetcher = Fetcher(
+            Documents(_read, ClientKeysUnavailable, max_age_s, clock, FIRST_FETCHES_MAX, FETCHES_OF_DOMAIN_MAX),
+            timeout_s=timeout_s,
+            allow_private=allow_private,
+            tls=tls,
+        )
+
+    def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
+        """Return the public JWK of `client` with this `kid`, or `None` if there is no such key.
+
+        A client that is not a wallet address, such as a thumbprint, has no such key. Raises `ClientKeysUnavailable`.
+        """
+        url = _url(client, self._is_development)
+        keys = None if url is None else self._fetcher.look_up(url, lambda known: key_id in known)
+        return (keys or {}).get(key_id)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._fetcher.close()
+
+
+class AsyncHttpClientKeys:
+    """`HttpClientKeys` for asyncio, with the same arguments."""
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float = DOCUMENT_FETCH_S_MAX,
+        max_age_s: float = DOCUMENT_AGE_S_MAX,
+        allow_private: bool = False,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._is_development = allow_private
+        self._fetcher = AsyncFetcher(
+            Documents(_read, ClientKeysUnavailable, max_age_s, clock, FIRST_FETCHES_MAX, FETCHES_OF_DOMAIN_MAX),
+            timeout_s=timeout_s,
+            allow_private=allow_private,
+            tls=tls,
+        )
+
+    async def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
+        """Return the public JWK of `client` with this `kid`. See `HttpClientKeys.find`."""
+        url = _url(client, self._is_development)
+        keys = None if url is None else await self._fetcher.look_up(url, lambda known: key_id in known)
+        return (keys or {}).get(key_id)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._fetcher.aclose()
+
+
+def _url(client: ClientId, is_development: bool) -> str | None:
+    """Return the URL of the key set of `client`, or `None` if its identifier is not the URL of a wallet address.
+
+    Wallet addresses are https URLs with a plain path, and without a port and a query. So a client cannot choose another
+    service on a host.
+    """
+    try:
+        url = canonical_url(client, member="client")
+    except InvalidValue:
+        return None
+    parts = urlsplit(url)
+    if (
+        "?" in url
+        or not has_plain_path(url)
+        or not (is_development or (parts.scheme == "https" and parts.port is None))
+    ):
+        return None
+    return f"{url}/jwks.json"
+
+
+def _read(_: str, answer: HttpAnswer, known: KeySet | None) -> KeySet | None:
+    """Return the good keys of a key set. The first key with a `kid` counts. RFC 7517 §5: ignore the others.
+
+    410 says that the key set was withdrawn for good (RFC 9110 §15.5.11), so the known keys are dropped. A 404 may be a
+    mistake during a deployment, so the known keys stay.
+    """
+    if answer.status == _GONE or (answer.status == _NOT_FOUND and known is None):
+        return None
+    keys = read_object(answer).get("keys")
+    if not isinstance(keys, list):
+        raise HttpFailed("the member keys is not an array (RFC 7517 §5)")
+    found: dict[str, dict[str, Any]] = {}
+    for jwk in keys[:CLIENT_KEYS_MAX]:
+        try:
+            key = load_jwk(jwk if isinstance(jwk, dict) else {})
+        except MalformedKey:
+            continue
+        found.setdefault(key.kid, {name: jwk[name] for name in _MEMBERS if name in jwk})
+    return found

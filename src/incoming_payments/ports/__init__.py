@@ -1,0 +1,64 @@
+"""The ports: the Protocols that a host implements to answer effects, each in a sync and an async form.
+
+Write plain `def` methods for `run`, and `async def` methods for `arun`. `arun` accepts both kinds.
+
+A method returns its answer or raises an exception. It raises `PolicyRefused` when a rule of the host refuses, and a
+`PortUnavailable`, such as `StoreUnavailable` or `AuthorizationServerUnavailable`, for a temporary failure.
+`incoming_payments.testing` has contract tests for stores.
+"""
+
+from incoming_payments.ports.approval import (
+    Acceptance,
+    Approval,
+    AsyncAcceptance,
+    Proposal,
+    ProposedCredit,
+    ProposedPayment,
+)
+from incoming_payments.ports.client_keys import AsyncClientKeys, ClientKeys
+from incoming_payments.ports.introspection import AsyncIntrospector, Introspector
+from incoming_payments.ports.methods import AsyncMethodAllocator, MethodAllocator
+from incoming_payments.ports.nonces import AsyncNonces, Nonces
+from incoming_payments.ports.observer import (
+    CreditDecided,
+    Observation,
+    Observer,
+    PacketAnswered,
+    RequestAnswered,
+    StoreBatch,
+    TokenIntrospected,
+)
+from incoming_payments.ports.quotas import AsyncQuotas, Quotas
+from incoming_payments.ports.store import AsyncPaymentStore, Decide, PaymentStore
+from incoming_payments.ports.wallet_addresses import AsyncWalletAddresses, WalletAddresses
+
+__all__ = [
+    "Acceptance",
+    "Approval",
+    "AsyncAcceptance",
+    "AsyncClientKeys",
+    "AsyncIntrospector",
+    "AsyncMethodAllocator",
+    "AsyncNonces",
+    "AsyncPaymentStore",
+    "AsyncQuotas",
+    "AsyncWalletAddresses",
+    "ClientKeys",
+    "CreditDecided",
+    "Decide",
+    "Introspector",
+    "MethodAllocator",
+    "Nonces",
+    "Observation",
+    "Observer",
+    "PacketAnswered",
+    "PaymentStore",
+    "Proposal",
+    "ProposedCredit",
+    "ProposedPayment",
+    "Quotas",
+    "RequestAnswered",
+    "StoreBatch",
+    "TokenIntrospected",
+    "WalletAddresses",
+]

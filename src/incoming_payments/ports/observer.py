@@ -1,0 +1,67 @@
+"""The receiver of observations, and what it observes."""
+
+from typing import Protocol
+
+from attrs import frozen
+
+
+@frozen(kw_only=True)
+class RequestAnswered:
+    """An HTTP request got its response.
+
+    `method` is `_OTHER` for an unknown one. `route` is the path below the base URL, with `{id}` for the id of a
+    payment, or `""` if there is no such path. `outcome` is `ok`, or the code of the refusal or the failure.
+    """
+
+    method: str
+    route: str
+    status: int
+    outcome: str
+    duration_s: float
+
+
+@frozen(kw_only=True)
+class PacketAnswered:
+    """An ILP packet got its reply. `outcome` is `fulfilled`, or the ILP error code of the Reject, such as `F08`."""
+
+    outcome: str
+    duration_s: float
+
+
+@frozen(kw_only=True)
+class CreditDecided:
+    """The store decided about a credit. `outcome` is `credited`, also for a repeated call, or the code of the error."""
+
+    outcome: str
+    duration_s: float
+
+
+@frozen(kw_only=True)
+class TokenIntrospected:
+    """The introspector answered. `outcome` is `active`, `inactive` or the code of the error."""
+
+    outcome: str
+    duration_s: float
+
+
+@frozen(kw_only=True)
+class StoreBatch:
+    """The SQLite store committed `size` updates together. `outcome` is `committed`, or the code of the error."""
+
+    size: int
+    outcome: str
+    duration_s: float
+
+
+Observation = RequestAnswered | PacketAnswered | CreditDecided | TokenIntrospected | StoreBatch
+
+
+class Observer(Protocol):
+    """A receiver of observations, for metrics. `incoming_payments.observers` has two.
+
+    It is called in the thread of the request or of the store, so it must be thread-safe and fast, and must not call the
+    service. An exception is logged and breaks nothing.
+    """
+
+    def observe(self, observation: Observation) -> None:
+        """Take note of `observation`. Its texts come from small sets of values, fit for labels, and hold no secret."""

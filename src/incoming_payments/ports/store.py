@@ -1,0 +1,82 @@
+"""The store of payments."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+from incoming_payments.domain.events import Event
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
+from incoming_payments.domain.payment import (
+    ClientId,
+    Credit,
+    CreditId,
+    IncomingPayment,
+    PaymentId,
+)
+
+T = TypeVar("T")
+
+
+Decide = Callable[[IncomingPayment, Credit | None], Decision[T]]
+
+
+class PaymentStore(Protocol):
+    """The store of payments. Each method is atomic, and returns when its result is durable."""
+
+    def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
+        """Store a new payment with its events and `decision.keyed`, if there is one, in one transaction.
+
+        Return `None`. If the store has a record with the client and the key of `decision.keyed`, return that record and
+        store nothing. But replace a record if its `until` is before the `created_at` of the new payment. While another
+        transaction inserts a payment under the key, wait for its end. Otherwise raise `PaymentExists` when a payment
+        with this id exists.
+        """
+
+    def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
+        """Return the record that `insert` stored for this client and key, or `None`.
+
+        Return `None` when its `until` is before `now`. The payment of a returned record can be loaded at once.
+        """
+
+    def load(self, id: PaymentId) -> IncomingPayment:
+        """Return the payment as last stored. Raise `PaymentNotFound`."""
+
+    def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
+        """Load, decide and store in one transaction, and return the answer of the decision.
+
+        Call `decide` inside the transaction, with the payment and its credit under `credit_id`, or `None` if there is
+        no such credit. Do not call it earlier, because the decision about a packet reads the clock. `decide` has no
+        side effects and may be called more than once; store the result of the last call. If it raises, store nothing
+        and let the exception reach the caller. Raises `PaymentNotFound`.
+        """
+
+    def events(self, id: PaymentId) -> Sequence[Event]:
+        """Return the events of one payment, oldest first. Raise `PaymentNotFound`."""
+
+    def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
+        """Return at most `limit` payments with `expires_at` before `now` and no `expired` event, by `expires_at`.
+
+        Leave out completed payments. A completed payment never expires, so each sweep would find it again and not
+        reach the other payments.
+        """
+
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """Return the page that `query` describes, newest first. `query.page_of(all_payments)` is the right answer.
+
+        Find the place in the list by an index, so that every page of a wallet address, and of one client at a wallet
+        address, costs the same. Never count rows from the start of the list.
+        """
+
+
+class AsyncPaymentStore(Protocol):
+    """`PaymentStore` with `async def` methods."""
+
+    async def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None: ...
+    async def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None: ...
+    async def load(self, id: PaymentId) -> IncomingPayment: ...
+    async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T: ...
+    async def events(self, id: PaymentId) -> Sequence[Event]: ...
+    async def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]: ...
+    async def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]: ...

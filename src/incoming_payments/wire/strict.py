@@ -1,0 +1,206 @@
+"""Strict reading of values from outside: a value has exactly the expected type, or it is refused.
+
+`read_json` is the only reader of JSON on which this library relies. It refuses each text that two readers could read
+differently, and takes time linear in the length of the text.
+"""
+
+import json
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from incoming_payments import limits
+
+# How messages name the types of JSON and TOML.
+NAMES: Final[Mapping[type, str]] = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number with a fraction or exponent",
+    type(None): "null",
+}
+_NAME_CHARS_MAX: Final = 50  # characters of a name in a message
+
+
+def wrong_type(value: object, expected: type, names: Mapping[type, str] = NAMES) -> str | None:
+    """Return the fault in the type of `value`, or `None` if the type is exactly `expected`.
+
+    A `bool` is no `int` here, and `2.0` is none either, although both are equal to one in Python.
+
+    >>> wrong_type(True, int)
+    'must be an integer, not a boolean'
+    """
+    if type(value) is expected:
+        return None
+    return f"must be {names[expected]}, not {names[type(value)]}"
+
+
+class JsonRefused(ValueError):
+    """The first fault of a JSON text. As a string, it completes a sentence about the whole text.
+
+    `fault` completes a sentence about the value at fault. `path` leads to that value: names and indices, the innermost
+    first. `position` is the index of the wrong character in a text that is not JSON.
+    """
+
+    def __init__(self, summary: str, fault: str, *path: str, position: int | None = None) -> None:
+        super().__init__(summary)
+        self.fault = fault
+        self.path: list[str | int] = list(path)
+        self.position = position
+
+
+def read_object(text: bytes) -> dict[str, Any]:
+    """Return the JSON object in `text`, the answer of another system. Raises `ValueError`, which says what is wrong.
+
+    >>> read_object(b'{"active": false, "active": true}')
+    Traceback (most recent call last):
+    incoming_payments.wire.strict.JsonRefused: has the member active twice
+    """
+    value = read_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("is not a JSON object")  # noqa: TRY004 - the text is wrong, and not the type of the argument
+    return value
+
+
+def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store: bool = False) -> Any:
+    """Return the JSON value in `octets`. Raises `JsonRefused` for the first fault, and no other exception.
+
+    The text is UTF-8 (RFC 8259 §8.1), without a byte order mark. A name that occurs twice in an object is refused,
+    because two readers could see two values. So are `NaN` and `Infinity`, which are not JSON, a value that is nested
+    too deep, and a number with too many digits. With `to_store`, refuse also what a database or a client could change:
+    numbers that a double cannot hold (RFC 7493 §2.2), NUL, and lone surrogates.
+    """
+    try:
+        text = octets.decode()
+        if text.startswith("\ufeff"):
+            # `json.loads` raises the same error
+            raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
+        # The text is UTF-8, so only an escape can spell a forbidden character.
+        walk = _Walk(depth_max, exact=to_store, checks_strings=to_store and "\\u" in text)
+        return walk.value(_DECODER.decode(text), 0)
+    except UnicodeDecodeError:
+        raise JsonRefused("is not JSON", "is not UTF-8") from None
+    except RecursionError:  # the decoder or the walk raises it
+        fault = f"is nested more than {depth_max} deep"
+        raise JsonRefused(fault, fault) from None
+    except json.JSONDecodeError as error:
+        fault = f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise JsonRefused("is not JSON", fault, position=error.pos) from None
+
+
+# The decoder keeps details that the default decoder loses. An object is a tuple of its members, an integer is the bytes
+# of its text, and another number is its text.
+class _Fraction(str):  # a number with a fraction or an exponent
+    __slots__ = ()
+
+
+class _Constant(str):
+    __slots__ = ()
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=tuple, parse_int=str.encode, parse_float=_Fraction, parse_constant=_Constant
+)
+_FORBIDDEN: Final = re.compile("[\0\ud800-\udfff]")  # PostgreSQL cannot store NUL; no encoder can write a surrogate
+
+
+class _Walk:
+    """A walk through a decoded text. It returns the value, or raises `JsonRefused` or `RecursionError`."""
+
+    __slots__ = "_checks_strings", "_depth_max", "_exact"
+
+    def __init__(self, depth_max: int, *, exact: bool, checks_strings: bool) -> None:
+        self._depth_max = depth_max
+        self._exact = exact
+        self._checks_strings = checks_strings
+
+    def value(self, raw: Any, depth: int) -> Any:
+        """Return the value of `raw`, which is inside `depth` arrays and objects."""
+        kind = type(raw)
+        if kind is str:
+            if self._checks_strings:
+                _check_string(raw)
+            return raw
+        if kind is bytes and len(raw) <= limits.JSON_NUMBER_CHARS_MAX:
+            return -0.0 if self._exact and raw == b"-0" else int(raw)
+        if kind is tuple:
+            return self._object(raw, depth + 1)
+        if kind is list:
+            return self._array(raw, depth + 1)
+        if kind is bytes or kind is _Fraction:
+            return self._number(raw)
+        if kind is _Constant:
+            raise JsonRefused(f"has {raw}, which is not JSON", f"is {raw}, {_NO_NUMBER}")
+        return raw  # `raw` is true, false or null
+
+    def _object(self, pairs: tuple[tuple[str, Any], ...], depth: int) -> dict[str, Any]:
+        if depth > self._depth_max:
+            raise RecursionError
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+            summary = f"has the member {ascii(name)[1:-1][:_NAME_CHARS_MAX]} twice"
+            raise JsonRefused(summary, "occurs twice in one object", name)
+        name = ""
+        try:
+            for name, raw in pairs:
+                if self._checks_strings:
+                    _check_string(name)
+                members[name] = self.value(raw, depth)
+        except JsonRefused as refused:
+            refused.path.append(name)
+            raise
+        return members
+
+    def _array(self, items: list[Any], depth: int) -> list[Any]:
+        if depth > self._depth_max:
+            raise RecursionError
+        values: list[Any] = []
+        try:
+            for item in items:
+                values.append(self.value(item, depth))  # noqa: PERF401 - its length is the index of the fault
+        except JsonRefused as refused:
+            refused.path.append(len(values))
+            raise
+        return values
+
+    def _number(self, text: str) -> float:
+        if len(text) > limits.JSON_NUMBER_CHARS_MAX:
+            raise JsonRefused("has a number with too many digits", _LONG)
+        value = float(text)
+        if self._exact and not _is_exact(text, value):
+            raise JsonRefused("has a number that a double cannot hold", _INEXACT)
+        return value
+
+
+_NO_NUMBER: Final = "which is not JSON: leave the member out or write a number"
+_LONG: Final = f"is a number of more than {limits.JSON_NUMBER_CHARS_MAX} characters: write it as a string"
+_INEXACT: Final = "is a number that a double cannot hold exactly (RFC 7493 §2.2): round it, or write it as a string"
+_ZERO: Final = re.compile(r"-?0(?:\.0*)?(?:[eE]|$)")
+
+
+def _is_exact(text: str, value: float) -> bool:
+    """Return whether the double `value` of the number in `text` is written as that number.
+
+    A double holds each number of 15 digits. `Decimal` would take most of the time for a body full of short numbers.
+    """
+    magnitude = abs(value)
+    if magnitude == 0:
+        return _ZERO.match(text) is not None
+    if magnitude == math.inf:
+        return False
+    # A point or an exponent takes one character
+    if len(text) <= sys.float_info.dig + 1 and magnitude >= sys.float_info.min:
+        return True
+    return Decimal(text) == Decimal(repr(value))
+
+
+def _check_string(text: str) -> None:
+    if _FORBIDDEN.search(text):
+        raise JsonRefused("has a NUL or a lone surrogate", "holds a NUL or a lone surrogate")

@@ -1,0 +1,203 @@
+"""Tests of `flows.effects`: requests to ports, as data."""
+
+import gc
+import inspect
+from collections.abc import Callable, Generator
+from datetime import datetime
+from typing import Any, Final, get_args, get_origin
+
+import pytest
+from attrs.exceptions import FrozenInstanceError
+
+import incoming_payments
+from incoming_payments.domain.amount import Amount
+from incoming_payments.domain.payment import HOST, PaymentId
+from incoming_payments.endpoints.open_payments import Request, handle
+from incoming_payments.endpoints.packets import PacketPolicy, handle_packet
+from incoming_payments.errors import ConfigurationError, FlowStuck
+from incoming_payments.flows.complete import complete
+from incoming_payments.flows.create import create_for_host, create_payment
+from incoming_payments.flows.expire import announce_expired
+from incoming_payments.flows.get import get_payment, get_public_payment
+from incoming_payments.flows.machinery import effects
+from incoming_payments.flows.machinery.effects import (
+    DrawRandomness,
+    Effect,
+    FindClientKey,
+    FindWalletAddress,
+    Flow,
+    IntrospectToken,
+    LoadPayment,
+    ReserveUnpaid,
+    UseNonce,
+)
+from incoming_payments.flows.machinery.ports import Ports
+from incoming_payments.flows.machinery.run import _ROUTES, run
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.receive_packet import answer_packet, receive_packet
+from incoming_payments.gnap.access import Action
+from incoming_payments.gnap.introspection import TokenQuery
+from incoming_payments.gnap.token import AccessToken
+from incoming_payments.httpsig import RequestMessage
+from incoming_payments.ilp.receive import Receiver
+from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.testing import NOW
+from kits.service_kit import ALICE, NOBODYS_ID, ed25519_key
+from kits.stream_kit import METHODS, PEER, USD
+
+
+@pytest.mark.parametrize(
+    ("effect", "answer", "text"),
+    [
+        (
+            FindWalletAddress(ALICE.url),
+            {"asset": "USD"},
+            "wallet_addresses.find answered dict: return WalletAddress or InactiveWalletAddress or None",
+        ),
+        (
+            IntrospectToken(TokenQuery(AccessToken("t"), Action.READ)),
+            True,
+            "introspector.introspect answered bool: return AccessTokenInfo or None",
+        ),
+        (UseNonce("k", NOW, NOW), None, "nonces.use answered NoneType: return bool"),
+        (LoadPayment(PaymentId("a")), None, "store.load answered NoneType: return IncomingPayment"),
+        (
+            FindClientKey(HOST, "k"),
+            ed25519_key().public_key(),
+            "client_keys.find answered PublicKey: return Mapping or None",
+        ),
+        (ReserveUnpaid(HOST, PaymentId("a")), None, "quotas.reserve answered NoneType: return Sequence"),
+        (DrawRandomness(5), "text", "randomness answered str: return bytes"),
+    ],
+)
+def test_port_that_answers_with_another_type_is_named(effect: Effect[Any], answer: object, text: str) -> None:
+    """The error says which port to correct, and what to return."""
+    steps = iter(effect)
+    next(steps)
+    with pytest.raises(ConfigurationError, match=text):
+        steps.send(answer)
+
+
+DEFINED: Final = [
+    effect
+    for effect in vars(effects).values()
+    if isinstance(effect, type) and issubclass(effect, Effect) and effect is not Effect
+]
+
+
+@pytest.mark.parametrize("effect", DEFINED)
+def test_effect_names_a_method_of_its_port(effect: type[Effect[Any]]) -> None:
+    """A host finds the port and the method that an error message names."""
+    port, _, method = effect.method.partition(".")
+    protocols = get_args(Ports.__annotations__[port])
+    assert not method or method in vars(protocols[0])
+
+
+def test_effect_is_a_value() -> None:
+    """Effects with the same members are equal, and effects are frozen."""
+    assert LoadPayment(PaymentId("a")) == LoadPayment(PaymentId("a"))
+    assert LoadPayment(PaymentId("a")) != LoadPayment(PaymentId("b"))
+    with pytest.raises(FrozenInstanceError):
+        LoadPayment(PaymentId("a")).id = PaymentId("b")  # type: ignore[misc] # on purpose
+
+
+def test_every_effect_has_a_route() -> None:
+    """The drivers have a route for each effect, and for nothing else."""
+    assert set(DEFINED) == set(_ROUTES)
+
+
+# --- flows that are dropped --------------------------------------------------------------------------
+
+REQUEST: Final = Request("GET", "/")
+MESSAGE: Final = RequestMessage("GET", "https://bank.example/", ())
+POLICY: Final = ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
+RECEIVER: Final = Receiver(METHODS)
+PACKETS: Final = PacketPolicy(receiver=RECEIVER, peers=[])
+USD_5: Final = Amount(5, USD)
+ID: Final = PaymentId(NOBODYS_ID)
+
+FLOWS: Final[dict[str, Callable[[], Flow[Any]]]] = {
+    "announce_expired": lambda: announce_expired(NOW),
+    "answer_packet": lambda: answer_packet(b"", peer=PEER, receiver=RECEIVER, clock=clock),
+    "complete": lambda: complete(ID, clock=clock),
+    "create_for_host": lambda: create_for_host(wallet_address="", policy=POLICY, clock=lambda: NOW),
+    "create_payment": lambda: create_payment(MESSAGE, POLICY, NOW, lambda: NOW),
+    "get_payment": lambda: get_payment(MESSAGE, ID, POLICY, NOW),
+    "get_public_payment": lambda: get_public_payment(ID, POLICY),
+    "handle": lambda: handle(REQUEST, policy=POLICY, now=NOW),
+    "handle_packet": lambda: handle_packet(REQUEST, policy=PACKETS, clock=clock),
+    "receive": lambda: receive(ID, credit="wire-1", amount=USD_5, clock=clock),
+    "receive_packet": lambda: receive_packet(b"", peer=PEER, receiver=RECEIVER, clock=clock),
+}
+
+
+def clock() -> datetime:
+    """Return a fixed time."""
+    return NOW
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_flow_that_is_dropped_warns(name: str) -> None:
+    """A flow that is dropped without being run warns, like a coroutine that was never awaited."""
+    text = f"^flow '{name}' was never run: pass it to run\\(\\) or arun\\(\\), or call the service$"
+    with pytest.warns(RuntimeWarning, match=text) as caught:
+        FLOWS[name]()
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_every_public_flow_warns() -> None:
+    """The package exports no flow without the warning."""
+    functions = {name: value for name, value in vars(incoming_payments).items() if inspect.isfunction(value)}
+    returned = {name: function.__annotations__["return"] for name, function in functions.items()}
+    exported = {name for name, kind in returned.items() if get_origin(kind) is Generator}
+    assert {"handle", "receive"} < exported <= set(FLOWS)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        next,
+        lambda flow: flow.close(),
+        lambda flow: next(iter(flow)),
+        lambda flow: run(flow, Ports(store=MemoryStore())),
+        lambda flow: run(delegating(flow), Ports(store=MemoryStore())),
+    ],
+)
+def test_flow_that_was_used_does_not_warn(use: Callable[[Flow[int]], object]) -> None:
+    """Warnings are errors here. A flow that was started, closed, or run does not warn when it is dropped."""
+    use(announce_expired(NOW))
+    gc.collect()
+
+
+def delegating(flow: Flow[int]) -> Flow[int]:
+    """Return the answer of another flow."""
+    return (yield from flow)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda flow: run(flow, Ports(store=MemoryStore())),
+        lambda flow: run(delegating(flow), Ports(store=MemoryStore())),
+        next,
+        lambda flow: flow.close(),
+    ],
+)
+@pytest.mark.parametrize("again", [lambda flow: flow, delegating])
+def test_flow_runs_once(first: Callable[[Flow[int]], object], again: Callable[[Flow[int]], Flow[int]]) -> None:
+    """A flow that was used is refused, by the drivers and by `yield from`. It would return `None` at once."""
+    steps = announce_expired(NOW)
+    first(steps)
+    with pytest.raises(FlowStuck, match="this flow has already run: make a new flow for each call"):
+        run(again(steps), Ports(store=MemoryStore()))
+    steps.close()
+
+
+def test_flow_that_is_stepped_by_hand() -> None:
+    """A flow that warns has the methods of a generator."""
+    steps = announce_expired(NOW)
+    assert isinstance(next(steps), effects.FindExpired)
+    with pytest.raises(StopIteration) as stop:
+        steps.send([])
+    assert stop.value.value == 0
