@@ -1,7 +1,8 @@
 """Build the OpenAPI document of the service from the code. `docs/generate.py` writes it into the package.
 
 To document another operation, add a row to `OPERATIONS`. To document another refusal, add its code to `CODES`, and to
-the rows of the operations that answer with it. `tests/unit/endpoints/test_openapi.py` compares the document with the code.
+the rows of the operations that answer with it. `tests/unit/endpoints/test_openapi.py` compares the document with the
+code.
 """
 
 import json
