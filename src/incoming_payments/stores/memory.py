@@ -50,7 +50,7 @@ class MemoryStore:
             return None
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
-        """Return the record of the creation under `key` of `client`, or `None` if there is none or it has ended."""
+        """Return the record of the creation under `key` of `client`, or `None` if there is none or it has expired."""
         with self._lock:
             return self._creation(client, key, now)
 

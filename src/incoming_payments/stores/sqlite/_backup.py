@@ -13,8 +13,8 @@ from incoming_payments.stores.sqlite._rows import file_of
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION
 
 _TABLES: Final = ("payments", "credits", "events", "idempotency_keys", "nonces")
-# SQLite and the store take a file beside the database with one of these names for their own. A `.partial` file looks
-# like an unfinished backup.
+# A backup must not have one of these names: SQLite and the store use them for files beside the database, and a backup in
+# progress has the last one.
 _OWN_SUFFIXES: Final = ("-journal", "-wal", "-shm", "-lock", ".partial")
 
 
@@ -84,7 +84,7 @@ def _verify(path: Path, expected: list[int]) -> None:
         identity = copy.execute(identify).fetchone()
         if problems or identity != (APPLICATION_ID, VERSION) or _counts(copy) != expected:
             why = "; ".join(problems[:3]) or "it differs from the database"
-            raise BackupFailed(f"the backup did not read back well, and was removed ({why}): check the disk")
+            raise BackupFailed(f"the backup differs from what was written, and was removed ({why}): check the disk")
 
 
 def _counts(connection: sqlite3.Connection) -> list[int]:

@@ -20,7 +20,7 @@ _SWEEP: Final = (
 
 
 def find_creation(rows: Rows, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
-    """Return the record of the creation under `key` of `client`, or `None` if there is none or it has ended.
+    """Return the record of the creation under `key` of `client`, or `None` if there is none or it has expired.
 
     Raises `StoreUnusable` when the row is no valid record.
     """

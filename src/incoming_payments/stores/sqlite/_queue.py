@@ -59,9 +59,9 @@ class Job(Generic[T]):
 class Jobs:
     """The jobs that wait for one writer.
 
-    A thread wakes the writer for each job, and an event loop once, at the end of its turn. Otherwise the writer runs
-    against the loop in the middle of the turn, and 64 packets take 1.3 times as long. A job of a loop that ends in this
-    turn waits for the next job.
+    A thread wakes the writer for each job. An event loop wakes it once, at the end of a turn of the loop: if the writer
+    and the loop run at the same time, both are slower, and 64 packets take 1.3 times as long. If the loop ends in that
+    turn, the job waits until the next one is added.
     """
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-APPLICATION_ID: Final = int.from_bytes(b"IPay")  # in the file's header: `file` and the store recognise the database
+APPLICATION_ID: Final = int.from_bytes(b"IPay")  # by this number in the header, `file` and the store know the file
 VERSION: Final = 1
 
 # Amounts are minor units of the asset as decimal text. Times are microseconds since 1970 in UTC.
@@ -57,7 +57,7 @@ STATEMENTS: Final = (
         PRIMARY KEY (payment_id, version)
     ) STRICT, WITHOUT ROWID
     """,
-    # The payment that a client created under each idempotency key, until the key has ended.
+    # The payment that a client created under each idempotency key, until the key has expired.
     """
     CREATE TABLE idempotency_keys (
         client TEXT NOT NULL,

@@ -85,7 +85,7 @@ class SqliteStore(_Store):
         return self._write(_insertion(decision))
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
-        """Return the record of the creation under `key` of `client`, or `None` if there is none or it has ended."""
+        """Return the record of the creation under `key` of `client`, or `None` if there is none or it has expired."""
         return self._engine.read(lambda rows: find_creation(rows, client, key, now))
 
     def load(self, id: PaymentId) -> IncomingPayment:

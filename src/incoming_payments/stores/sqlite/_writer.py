@@ -39,7 +39,7 @@ logger = logging.getLogger("incoming_payments.stores.sqlite")
 
 
 class DecideRaised(Exception):
-    """Carries any exception of a caller's own function to that caller alone."""
+    """The exception of a function that a caller gave. Only that caller gets it."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -139,7 +139,7 @@ class Writer:
         self._open.commits += 1
 
     def _disconnect(self) -> None:
-        """Close the connection, if there is one. That rolls back."""
+        """Close the connection, if there is one. SQLite rolls back what is not committed."""
         if self._open is not None:
             self._open.log.close()
             self._file.disconnect(self._open.connection)
