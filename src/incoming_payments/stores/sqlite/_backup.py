@@ -13,7 +13,7 @@ from incoming_payments.stores.sqlite._rows import file_of
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION
 
 _TABLES: Final = ("payments", "credits", "events", "idempotency_keys", "nonces")
-# A backup must not have one of these names: SQLite and the store use them for files beside the database, and a backup in
+# A backup must not have one of these names: SQLite and the store use them for files beside the database. A backup in
 # progress has the last one.
 _OWN_SUFFIXES: Final = ("-journal", "-wal", "-shm", "-lock", ".partial")
 

@@ -351,7 +351,7 @@ def test_backup_that_differs_is_refused(
     monkeypatch.setattr(_backup, "_sync", change)
     with pytest.raises(BackupFailed) as caught:
         store.backup(target)
-    assert caught.value.description == (f"the backup did not read back well, and was removed ({why}): check the disk")
+    assert caught.value.description == (f"the backup differs from what was written, and was removed ({why}): check the disk")
 
 
 def test_damaged_backup_names_its_first_problems(
