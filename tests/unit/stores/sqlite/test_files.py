@@ -1,5 +1,6 @@
 """The files of a store: symbolic links, the size of the log, backups, and the version of SQLite."""
 
+import fcntl
 import itertools
 import os
 import resource
@@ -187,6 +188,24 @@ def test_log_size_limit() -> None:
     assert STORE_LOG_BYTES_MAX == 32 * 1024 * 1024
 
 
+def test_checkpoint_of_another_process_only_delays_this_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log grows until the other process has ended its checkpoint."""
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
+    with SqliteStore(path) as store:
+        id = create(store)
+        with path.with_name(f"{path.name}-wal").open("rb") as log:
+            fcntl.flock(log, fcntl.LOCK_EX)
+            for number in range(20):
+                credit(store, id, f"wire-{number}", 1)
+            assert log_bytes(path) > 0
+        while log_bytes(path):
+            credit(store, id, "wire-20", 1)
+        assert store.load(id).received.value == 21
+    assert caplog.messages == []
+
+
 def test_checkpoint_without_space_is_logged(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -351,7 +370,9 @@ def test_backup_that_differs_is_refused(
     monkeypatch.setattr(_backup, "_sync", change)
     with pytest.raises(BackupFailed) as caught:
         store.backup(target)
-    assert caught.value.description == (f"the backup differs from what was written, and was removed ({why}): check the disk")
+    assert caught.value.description == (
+        f"the backup differs from what was written, and was removed ({why}): check the disk"
+    )
 
 
 def test_damaged_backup_names_its_first_problems(

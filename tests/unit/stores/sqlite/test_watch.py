@@ -380,6 +380,24 @@ def test_store_does_not_open_while_another_program_keeps_sqlite_from_recovering(
         create(store)
 
 
+def test_index_that_cannot_be_opened_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user has left it. The message does not blame the lock file."""
+    leave_a_log(path)
+    with beside(path, "lock").open("r+b") as lock:
+        lock.seek(-1, os.SEEK_END)
+        lock.write(b"\2")
+    real = os.open
+
+    def open_fails(name: str, *arguments: Any) -> int:
+        if str(name).endswith("-shm"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(name, *arguments)
+
+    monkeypatch.setattr(os, "open", open_fails)
+    with pytest.raises(StoreUnusable, match=r"payments.db-shm cannot be opened \(Permission denied\)"):
+        SqliteStore(path)
+
+
 def test_stopped_store_leaves_the_database_alone_when_it_is_closed(path: Path) -> None:
     """It may have stopped because its log is damaged. A checkpoint would copy the damage into the database."""
     store = SqliteStore(path)
