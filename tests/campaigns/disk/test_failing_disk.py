@@ -269,9 +269,9 @@ def test_store_opens_only_when_sqlite_recovers_an_unfinished_checkpoint(tmp_path
 def test_process_that_has_not_noticed_the_stop_of_another_keeps_the_log_at_its_end(
     tmp_path: Path, library: Path
 ) -> None:
-    """The first has copied a part of the log, and the sync of its next checkpoint fails. The second ends without a call.
+    """One has copied a part of the log, and the sync of its next checkpoint fails. The other ends without a call.
 
-    The second would sync the rest alone, and remove the log.
+    It would sync only the rest, and remove the log.
     """
     disk = FaultyDisk(tmp_path / "disk", library, platter=True)
     database = disk.folder / "payments.sqlite3"
