@@ -14,7 +14,7 @@ import pytest
 from kits.processes import ROOT
 
 SOURCE: Final = Path(__file__).with_name("faulty_disk.c")
-HEALTHY, DEAD, RANDOM, KILLING, KILLING_IN_DATABASE, HOLDING = range(6)  # the modes
+HEALTHY, DEAD, RANDOM, KILLING, KILLING_IN_DATABASE, HOLDING, LOSING_DATABASE = range(7)  # the modes
 FATES: Final = {"not synced": 1, "failed": 2, "failed, evicted": 3, "synced": 4}  # of a sync that kills its process
 _PAGES: Final = 1 << 16  # of each file, in faulty_disk.c
 STOPPED: Final = 3  # the exit status of a worker that got `StoreStopped`

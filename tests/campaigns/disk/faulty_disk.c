@@ -6,7 +6,8 @@
  *   FAULTY_DISK_FOLDER   the folder of the files to watch; those that end in -shm or -lock are left alone
  *   FAULTY_DISK_CONTROL  a file of 4 bytes. The first is the mode: 0 healthy, 1 dead, 2 failing at random, 3 killing,
  *                        4 killing in syncs of the database only, 5 holding writes to the database until the mode
- *                        changes, for ten seconds at most. In modes 2 to 4, the second is the probability, in 1/256, with which a sync fails or
+ *                        changes, for ten seconds at most, 6 failing in syncs of the database only, and evicting their
+ *                        pages. In modes 2 to 4, the second is the probability, in 1/256, with which a sync fails or
  *                        kills. A process whose write is held creates the file of that name with the ending `.held`.
  *   FAULTY_DISK_PLATTER  optional: a folder with what the disk holds of the database and its log, and with `dirty`: for
  *                        each of their pages, whether it was written since the last sync. A sync copies the dirty pages
@@ -182,6 +183,8 @@ static unsigned int draw(void) {
     return (unsigned int)rand_r(&seed) >> 8;
 }
 
+static int loses(int file) { return control[0] == 6 && file == DATABASE; }
+
 static void sync_platter(int file, int descriptor) {
     static int syncs;
     static pid_t process;
@@ -189,7 +192,7 @@ static void sync_platter(int file, int descriptor) {
     int may_die = control[0] == 3 || (control[0] == 4 && file == DATABASE);
     int dies = may_die && ++syncs > control[3] && (draw() & 255) < control[1];
     /* 1: nothing is synced, 2: the sync fails, 3: the same, and the pages are evicted, others: the sync succeeds */
-    unsigned int fate = !dies ? 4 : control[2] ? control[2] : 1 + draw() % 5;
+    unsigned int fate = loses(file) ? 3 : !dies ? 4 : control[2] ? control[2] : 1 + draw() % 5;
     if (fate == 2 || fate == 3) {
         memset(&dirty[file * PAGES], 0, PAGES);
         if (fate == 3) copy_pages(file, descriptor, 1);
@@ -288,7 +291,8 @@ static int sync_file(int descriptor, int (*real)(int)) {
     struct file *file = state_of(descriptor);
     unsigned int odds = burst > 0 ? 128 : control[1];
     int fails = file && file->is_dirty &&
-                (control[0] == 1 || (control[0] == 2 && (unsigned)(rand_r(&seed) >> 8 & 255) < odds));
+                (control[0] == 1 || loses(which(path)) ||
+                 (control[0] == 2 && (unsigned)(rand_r(&seed) >> 8 & 255) < odds));
     burst = fails ? 8 : burst - (burst > 0);
     if (file) file->is_dirty = 0;
     note(fails ? SYNC_FAILED : SYNCED, path, 0, NULL, 0);

@@ -14,7 +14,17 @@ from campaigns.crash.payer import Payer
 from campaigns.crash.records import NO_ANSWER
 from campaigns.crash.service import Service
 from campaigns.disk.campaign import run_campaign
-from campaigns.disk.faults import DEAD, FATES, HEALTHY, HOLDING, KILLING, KILLING_IN_DATABASE, FaultyDisk, build
+from campaigns.disk.faults import (
+    DEAD,
+    FATES,
+    HEALTHY,
+    HOLDING,
+    KILLING,
+    KILLING_IN_DATABASE,
+    LOSING_DATABASE,
+    FaultyDisk,
+    build,
+)
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.stores.sqlite import SqliteStore
 
@@ -250,6 +260,33 @@ def test_store_opens_only_when_sqlite_recovers_an_unfinished_checkpoint(tmp_path
         caller = Caller(third)
         assert caller.opened == "ok open"
         caller.end()
+    disk.cut_power(database)
+    with SqliteStore(database) as store:
+        credited = [store.load(PaymentId(id)).received.value for id in ids]
+    assert credited[-1] >= acknowledged
+
+
+def test_process_that_has_not_noticed_the_stop_of_another_keeps_the_log_at_its_end(
+    tmp_path: Path, library: Path
+) -> None:
+    """One has copied a part of the log, and the sync of its next checkpoint fails. The other ends without a call.
+
+    It would sync only the rest, and remove the log.
+    """
+    disk = FaultyDisk(tmp_path / "disk", library, platter=True)
+    database = disk.folder / "payments.sqlite3"
+    with disk.start("caller", database) as first, disk.start("caller", database) as second:
+        callers = Caller(first), Caller(second)
+        ids = [callers[0].answer_to("create").removeprefix("ok ") for _ in range(40)]
+        with closing(sqlite3.connect(database, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            acknowledged = credit_until(callers[0], ids[-1], 1, lambda number: number == 20)
+        disk.set(LOSING_DATABASE)
+        acknowledged = credit_until(callers[0], ids[-1], acknowledged + 1, lambda _: False)
+        disk.set(HEALTHY)
+        for caller in callers:
+            caller.end()
     disk.cut_power(database)
     with SqliteStore(database) as store:
         credited = [store.load(PaymentId(id)).received.value for id in ids]

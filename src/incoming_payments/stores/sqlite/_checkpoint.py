@@ -57,6 +57,8 @@ def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> 
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process; SQLite does not use this lock
         except BlockingIOError:
             raise AnotherCopies("another process copies the log into the database") from None
+        if watch.is_open:
+            watch.check_mark()  # now: the mark of a store that stops removes the state of the checkpoints
         before, after = watch.lock.checkpoints(), Checkpoints.COPIED
         if before is Checkpoints.SYNCING:
             raise watch.stop("a process was killed while it brought the database to the disk")

@@ -94,7 +94,7 @@ class DatabaseFile:
         The place of the log on the disk may be lost as well, and no write in place repairs that. Return `UNKNOWN` while
         a new id is in the log only: `has_id` reads the database without its log.
         """
-        _, connection = self._held = self._restored()
+        _, connection = self._restored()
         empty_log(connection, self.watch)
         id = self.patiently(partial(ensure_id, connection))
         if id == known:
@@ -110,15 +110,17 @@ class DatabaseFile:
             return
         guard, connection = self._held
         is_copied = False
-        with contextlib.suppress(StoreStopped, sqlite3.Error, OSError), contextlib.closing(self._open("rw")) as other:
-            _set(other, *_SYNCED)
-            self.watch.check_index()
-            # SQLite makes a checkpoint when the last connection is closed, and hides its errors.
-            is_copied = self.copy_log(other, patience_s=COPY_S_MAX).is_all
-        self._held = None
+        if self.watch.is_open:
+            with contextlib.suppress(StoreStopped, sqlite3.Error, OSError):
+                self.watch.check()  # first: the path may name another file by now
+                with contextlib.closing(self._open("rw")) as other:
+                    _set(other, *_SYNCED)
+                    # SQLite makes a checkpoint when the last connection is closed, and hides its errors.
+                    is_copied = self.copy_log(other, patience_s=COPY_S_MAX).is_all
         self.watch.forget_index()
         for each in (guard, connection) if is_copied else (connection, guard):
             self.disconnect(each)
+        self._held = None  # last: an interrupt must not leave them open, and the call can be repeated
 
     def close(self) -> None:
         """Close the connections that this process keeps open, and release the lock."""
@@ -194,12 +196,12 @@ class DatabaseFile:
         decides which is closed last.
         """
         with self._holding:
-            if self._held is None:
-                try:
-                    self._held = self._restored()
-                except OSError as error:
-                    raise log_failure(self.watch, error) from error
-            return self._held
+            if self._held is not None:
+                return self._held
+            try:
+                return self._restored()
+            except OSError as error:
+                raise log_failure(self.watch, error) from error
 
     def _restored(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         """Open the connections that this process keeps open, bring the log to the disk, and create the tables."""
@@ -215,11 +217,16 @@ class DatabaseFile:
             connection.rollback()
             self.patiently(lambda: self._create(connection))
             self._join(guard)
-            on_failure.callback(self.watch.forget_index)
+            on_failure.callback(self._forget)
             self.watch.note_index()
             _set(connection, *_SYNCED)
+            self._held = guard, connection
             on_failure.pop_all()
         return guard, connection
+
+    def _forget(self) -> None:
+        self._held = None
+        self.watch.forget_index()
 
     def _join(self, connection: sqlite3.Connection) -> None:
         """Read, so that the connection counts as open for SQLite."""

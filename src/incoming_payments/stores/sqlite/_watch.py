@@ -55,6 +55,11 @@ class FileWatch:
         """Whether the store has stopped."""
         return self._why is not None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the store has been opened: from then on, `check` tells whether it has to stop."""
+        return self._database is not None
+
     def after_fork_in_child(self) -> None:
         """Replace the guard: a thread of the parent may have held it."""
         self._guard = threading.Lock()
@@ -75,7 +80,7 @@ class FileWatch:
                 self.lock.shorten_text(Text.STOPPED)
             self._why = why  # last, so that a call that an interrupt ended can be repeated
         # While the store is opened, the constructor raises the error, and there is no store yet that could stop.
-        if self._on_stop is not None and self._database is not None:
+        if self._on_stop is not None and self.is_open:
             try:
                 self._on_stop(self.refusal())
             except BaseException as error:  # noqa: BLE001 - the thread that writes still has to answer its callers

@@ -25,7 +25,7 @@ from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._watch import FileWatch
 from incoming_payments.testing import NOW, crediting
 from incoming_payments.testing.steps import create, credit, together
-from kits.sqlite_jobs import beside, credit_one, fail_on, in_one_batch, leave_a_log
+from kits.sqlite_jobs import beside, credit_one, fail_on, fork, in_one_batch, leave_a_log
 
 
 @pytest.fixture
@@ -1026,3 +1026,32 @@ def test_connection_that_commits_for_the_first_time_writes_a_page(path: Path) ->
         with pytest.raises(PaymentNotFound):
             refused()
         assert log_frames(path) == frames + 1
+
+
+# --- the end of a store ---
+
+
+def test_closed_store_leaves_a_database_alone_that_was_put_in_the_place_of_its_own(path: Path, id: PaymentId) -> None:
+    """The log belongs to the database that was moved away, and only the log holds the last payments."""
+    with SqliteStore(path) as store:
+        store.backup(path.with_suffix(".backup"))
+        credit(store, id, "wire-1", 1)
+        path.rename(path.with_suffix(".away"))
+        path.with_suffix(".backup").rename(path)
+        before = path.read_bytes(), beside(path, "wal").read_bytes()
+    assert (path.read_bytes(), beside(path, "wal").read_bytes()) == before
+
+
+@pytest.mark.parametrize("at_end", [SqliteStore.close, lambda _: fork()])
+def test_store_that_has_not_noticed_the_stop_of_another_leaves_the_log_alone(
+    path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch, at_end: Callable[[SqliteStore], object]
+) -> None:
+    """The sync of a checkpoint may have failed, and the kernel reports that only once."""
+    with SqliteStore(path) as idle, SqliteStore(path) as failing:
+        credit(failing, id, "wire-0", 1)
+        failing.close()
+        with SqliteStore(path) as store:
+            fail_once(monkeypatch, store, id)
+        before = path.read_bytes(), beside(path, "wal").read_bytes()
+        at_end(idle)
+        assert (path.read_bytes(), beside(path, "wal").read_bytes()) == before
