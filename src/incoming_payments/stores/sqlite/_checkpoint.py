@@ -71,5 +71,6 @@ def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> 
             explain(error, watch)
             raise
         finally:
-            watch.lock.write_checkpoints(after)
+            if not watch.is_stopped:  # otherwise the sync has failed, and the state must show it
+                watch.lock.write_checkpoints(after)
     return Copied(frames, is_all=after is Checkpoints.SYNCED)

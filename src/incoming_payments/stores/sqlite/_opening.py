@@ -63,7 +63,7 @@ def _take_lock(watch: FileWatch, database: Database, deadline: float) -> None:
     while True:
         if lock.take(fcntl.LOCK_EX):
             lock.read_id()
-            if lock.text_bytes() != Text.IN_USE or lock.checkpoints() != Checkpoints.SYNCED:
+            if lock.text_bytes() != Text.IN_USE or lock.checkpoints() is Checkpoints.SYNCING:
                 _await_other_programs(watch, deadline)
             _open_alone(watch, database)
         if lock.take(fcntl.LOCK_SH):

@@ -360,6 +360,28 @@ def test_store_stops_when_a_process_was_killed_in_a_sync_that_an_earlier_checkpo
     assert beside(path, "wal").read_bytes() == log
 
 
+def test_store_opens_beside_a_program_that_kept_a_checkpoint_from_its_end(path: Path) -> None:
+    """The program reads an older state, and stays connected. No sync has failed, so the store need not wait for it."""
+    script = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); c.execute('BEGIN');"
+        "c.execute('SELECT count(*) FROM payments').fetchone(); print(); input(); c.execute('COMMIT'); print(); input()"
+    )
+    with SqliteStore(path) as store:
+        id = create(store)
+        command = [sys.executable, "-c", script, str(path)]
+        report = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert report.stdin is not None
+        assert report.stdout is not None
+        report.stdout.readline()
+        credit(store, id, "wire-1", 1)
+    report.stdin.write(b"\n")
+    report.stdin.flush()
+    report.stdout.readline()
+    with SqliteStore(path, busy_s=0.1) as store:
+        assert credit(store, id, "wire-2", 1).received.value == 2
+    report.communicate(b"\n")
+
+
 def test_store_does_not_open_while_another_program_keeps_sqlite_from_recovering(path: Path) -> None:
     """A process was killed in a checkpoint. The program keeps the index of the log, so SQLite copies only the rest."""
     leave_a_log(path)
