@@ -28,7 +28,7 @@ from incoming_payments.ports.clock import utc_now
 
 PortsT = TypeVar("PortsT", bound=AsyncPorts | Ports)
 
-_METHODS: Final = frozenset(HTTPMethod)
+_METHODS: Final[frozenset[str]] = frozenset(HTTPMethod)
 
 
 @frozen

@@ -90,7 +90,8 @@ def test_route_of_each_operation_is_reported(operation: Documented) -> None:
     """The route is the path in the OpenAPI document, so that a metric does not grow with each payment."""
     observed = Observed("sync")
     observed.send(Request(operation.method, operation.path.replace("{id}", NOBODYS_ID)))
-    assert [one.route for one in observed.recorder.take()] == [operation.path]
+    found = [one.route for one in observed.recorder.take() if isinstance(one, RequestAnswered)]
+    assert found == [operation.path]
 
 
 class Down:
