@@ -26,7 +26,7 @@ from incoming_payments.server.config.reader import Once, naming, refused
 from incoming_payments.server.config.setting import setting, toml
 from incoming_payments.server.config.wallet_addresses import AUTH_SERVER, StaticWalletAddresses, WalletAddressesTable
 
-_OWN: Final = [action for action in Action if not action.endswith("-all")]
+_OWN: Final = [action for action in Action if not action.endswith("-all")]  # the rights of the token of `init`
 
 
 @frozen(kw_only=True)
