@@ -531,10 +531,24 @@ def test_conformance_page_names_existing_tests() -> None:
 
 def test_recipes_name_existing_files() -> None:
     """Every path on the page about extending exists, except the files that the reader adds."""
-    named = re.findall(r"`((?:src|tests|docs)/[^`]+|\w+\.toml)`", PAGES["docs/extending.md"].read_text("utf-8"))
+    text = PAGES["docs/extending.md"].read_text("utf-8")
+    named = re.findall(r"`((?:src|tests|docs|examples)/[^`]+|\w+\.toml)`", text)
     added = {path for path in named if "FILE" in path}
     assert [path for path in named if path not in added and not (ROOT / path).exists()] == []
     assert [path for path in added if not (ROOT / path).parent.is_dir()] == []
+
+
+def test_rules_name_existing_definitions() -> None:
+    """Each name in parentheses on the page about extending is defined in the file in front of it."""
+    found = re.findall(r"`([\w/]+\.py)` \((`[^)]+`)\)", PAGES["docs/extending.md"].read_text("utf-8"))
+    named = [(path, name) for path, names in found for name in re.findall(r"`(\w+)`", names)]
+    assert named
+
+    def defines(path: str, name: str) -> bool:
+        pattern = re.compile(rf"^(def |class )?{name}\b", re.MULTILINE)
+        return pattern.search((ROOT / path).read_text("utf-8")) is not None
+
+    assert [(path, name) for path, name in named if not defines(path, name)] == []
 
 
 def test_recipes_show_the_present_code() -> None:

@@ -217,27 +217,40 @@ _PREFLIGHT: Final = (
     ("Access-Control-Allow-Headers", "Content-Type"),
     ("Access-Control-Max-Age", "7200"),  # seconds; browsers allow no more
 )
-_PATH: Final = re.compile(re.escape(COLLECTION_PATH) + r"(?:/([^/]+)(/complete)?)?")
-_ROUTES: Final[tuple[Mapping[str, Answer], ...]] = (  # the index is the number of groups in the path
-    {"POST": _create, "GET": _list, "HEAD": _list},
-    {"GET": _get, "HEAD": _get, "OPTIONS": _options},
-    {"POST": _complete},
-)
+_PAYMENT_PATH: Final = re.compile(f"{re.escape(_PAYMENTS)}([^/]+)(.*)", re.DOTALL)
+
+# The operations: for each path, its methods. The paths are also the routes that observers see.
+ROUTES: Final[Mapping[str, Mapping[str, Answer]]] = {
+    COLLECTION_PATH: {"POST": _create, "GET": _list, "HEAD": _list},
+    f"{_PAYMENTS}{{id}}": {"GET": _get, "HEAD": _get, "OPTIONS": _options},
+    f"{_PAYMENTS}{{id}}/complete": {"POST": _complete},
+}
+
+
+def route_of(path: str) -> tuple[str, str]:
+    """Return the path in `ROUTES` that matches the raw `path`, and the id in `path`. Both are `""` if none matches.
+
+    >>> route_of("/incoming-payments/7/complete"), route_of("/incoming-payments")
+    (('/incoming-payments/{id}/complete', '7'), ('/incoming-payments', ''))
+    """
+    match = _PAYMENT_PATH.fullmatch(path)
+    route, id = (f"{_PAYMENTS}{{id}}{match[2]}", match[1]) if match else (path, "")
+    return (route, id) if route in ROUTES else ("", "")
 
 
 def _route(request: Request, policy: ServicePolicy, *, is_public: bool) -> tuple[Answer, str]:
-    match = _PATH.fullmatch(request.path)
-    if match is None:
+    route, id = route_of(request.path)
+    if not route:
         text = f"this service has no path {request.path[:_PATH_CHARS_SHOWN]!a}"
         raise HttpRefused(404, "not_found", f"{text}: use {policy.base_url}{COLLECTION_PATH}")
-    answers = _ROUTES[match.lastindex or 0]
+    answers = ROUTES[route]
     answer = answers.get(request.method)
     takes_preflights = policy.public_get and policy.public_cors
     if answer is None or (answer is _options and not (takes_preflights and is_public)):
         methods = [name for name in answers if name != "OPTIONS" or takes_preflights]
         allow = ", ".join([name for name in methods if name != request.method])
         raise HttpRefused(405, "method_not_allowed", f"use {allow} for this path", headers=(("Allow", allow),))
-    return answer, match[1] or ""
+    return answer, id
 
 
 def _payment_id(text: str) -> PaymentId:

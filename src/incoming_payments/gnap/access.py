@@ -1,13 +1,8 @@
 """Access rights, and the operations that they allow. RFC 9635 §8, with the type and the actions of Open Payments.
 
-| action | allows the client to |
-|---|---|
-| `create` | create payments |
-| `read`, `list` | read the payments that it created |
-| `read-all`, `list-all` | read the payments of all clients |
-| `complete` | complete the payments that it created |
-
-A right with an `identifier` applies to that wallet address only. Without it, a right applies to all wallet addresses.
+An action allows an operation on the payments that the client created. Its `-all` form allows the operation on the
+payments of all clients. A right with an `identifier` applies to that wallet address only. Without it, a right applies
+to all wallet addresses.
 """
 
 import enum
@@ -104,7 +99,6 @@ def _read_right(right: object) -> AccessRight | None:
 
 
 Reach = Literal["own", "all"]  # the payments that this client created, or the payments of all clients
-_ALL_FORM: Final = {Action.READ: Action.READ_ALL, Action.LIST: Action.LIST_ALL}
 
 
 @frozen
@@ -126,9 +120,8 @@ class Allowance:
 def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
     """Return what `rights` allow for `action`. Raises `TokenRefused` (`insufficient_rights`) if they do not name it."""
     rights = tuple(rights)
-    wide = _ALL_FORM.get(action)
     own = tuple([right for right in rights if action in right.actions])
-    every = tuple([right for right in rights if wide in right.actions])
+    every = tuple([right for right in rights if f"{action}-all" in right.actions])
     if not own and not every:
         text = f"the access token has no right to {action}: request a grant with that action"
         raise TokenRefused("insufficient_rights", text, action=str(action))

@@ -1,23 +1,23 @@
 """The base of the two services: their settings, their ports, and the endpoints that adapters answer with."""
 
 import functools
-import re
 import time
 from collections.abc import Callable
 from datetime import datetime
+from http import HTTPMethod
 from types import NoneType
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from attrs import frozen
 
 from incoming_payments.domain.checks import check_time, name_of
-from incoming_payments.endpoints.open_payments import Request, Response, answer, check_head, internal_error
+from incoming_payments.endpoints.open_payments import Request, Response, answer, check_head, internal_error, route_of
 from incoming_payments.endpoints.packets import PacketPolicy, handle_packet_of
 from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.flows.machinery.effects import Flow
 from incoming_payments.flows.machinery.observed import EffectReporter
 from incoming_payments.flows.machinery.ports import AsyncPorts, Ports, check_for_asyncio
-from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
+from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.ilp import DerivedMethods, Receiver
 from incoming_payments.ilp.packet import PacketType, contents_span
 from incoming_payments.limits import BODY_BYTES_MAX, ILP_PREPARE_BYTES_MAX
@@ -28,8 +28,7 @@ from incoming_payments.ports.clock import utc_now
 
 PortsT = TypeVar("PortsT", bound=AsyncPorts | Ports)
 
-_METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
-_PAYMENT_PATH: Final = re.compile(re.escape(COLLECTION_PATH) + "/[^/]+(|/complete)")
+_METHODS: Final[frozenset[str]] = frozenset(HTTPMethod)
 
 
 @frozen
@@ -112,7 +111,7 @@ class Service(Generic[PortsT]):
             self._report(
                 RequestAnswered(
                     method=method if method in _METHODS else "_OTHER",
-                    route=self._route(path),
+                    route=path if path in self._endpoints else route_of(path)[0],
                     status=response.status,
                     outcome=failed if cause is None else cause.code,
                     duration_s=time.perf_counter() - begin_s,
@@ -129,12 +128,6 @@ class Service(Generic[PortsT]):
                 start, _ = contents_span(reply, PacketType.REJECT)
                 outcome = reply[start : start + 3].decode()
             self._report(PacketAnswered(outcome=outcome, duration_s=time.perf_counter() - begin_s))
-
-    def _route(self, path: str) -> str:
-        if path in {COLLECTION_PATH, *self._endpoints}:
-            return path
-        match = _PAYMENT_PATH.fullmatch(path)
-        return f"{COLLECTION_PATH}/{{id}}{match[1]}" if match else ""
 
     def _begin_payments(self, head: Request) -> Callable[[bytes], Flow[Response]]:
         check_head(head)

@@ -18,6 +18,7 @@ from incoming_payments.ilp.packet import encode
 from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, LOGGED_A_MINUTE_MAX
 from incoming_payments.ports import CreditDecided, PacketAnswered, RequestAnswered, TokenIntrospected
 from kits.observed_kit import WAYS, Observed
+from kits.openapi_kit import OPERATIONS, Documented
 from kits.packet_kit import BEARER, OCTETS
 from kits.service_kit import (
     JSON,
@@ -82,6 +83,15 @@ def test_requests_are_reported(observed: Observed) -> None:
         request("_OTHER", "", 404, "not_found"),
         request("DELETE", "", 404, "not_found"),
     ]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+def test_route_of_each_operation_is_reported(operation: Documented) -> None:
+    """The route is the path in the OpenAPI document, so that a metric does not grow with each payment."""
+    observed = Observed("sync")
+    observed.send(Request(operation.method, operation.path.replace("{id}", NOBODYS_ID)))
+    found = [one.route for one in observed.recorder.take() if isinstance(one, RequestAnswered)]
+    assert found == [operation.path]
 
 
 class Down:

@@ -12,7 +12,7 @@ import pytest
 
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import wallet_address_url
-from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, TokenQuery
+from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, Action, TokenQuery
 from incoming_payments.httpsig import PrivateKey, load_jwk
 from incoming_payments.ilp import Peer
 from incoming_payments.server.command import main
@@ -50,7 +50,8 @@ def test_configuration_of_init_can_be_loaded(folder: Path) -> None:
     base_url = "http://127.0.0.1:9002"
     [token] = re.findall(r'^value = "(.+)"$', (folder / CONFIGURATION).read_text("utf-8"), re.MULTILINE)
     jwk = json.loads((folder / CLIENT_JWK).read_text("utf-8"))
-    right = AccessRight(["create", "read", "complete", "list"], wallet_address_url(f"{base_url}/alice"))
+    actions = [action for action in Action if not action.endswith("-all")]
+    right = AccessRight(actions, wallet_address_url(f"{base_url}/alice"))
     expected = AccessTokenInfo(f"{base_url}/a-client", jwk, [right])
     assert (base_url, f"{base_url}/auth") == (settings.policy.base_url, settings.policy.auth_server)
     assert (folder / "payments.sqlite3", 9002, None) == (

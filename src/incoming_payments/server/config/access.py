@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import get_args
+from typing import Final, get_args
 
 from attrs import field, frozen
 
@@ -25,6 +25,8 @@ from incoming_payments.server.config.files import Pem
 from incoming_payments.server.config.reader import Once, naming, refused
 from incoming_payments.server.config.setting import setting, toml
 from incoming_payments.server.config.wallet_addresses import AUTH_SERVER, StaticWalletAddresses, WalletAddressesTable
+
+_OWN: Final = [action for action in Action if not action.endswith("-all")]  # the rights of the token of `init`
 
 
 @frozen(kw_only=True)
@@ -48,7 +50,7 @@ class TokenTable:
     )
     rights: tuple[RightTable, ...] = setting(
         "the rights of the token, an array of tables; see `rights`",
-        written='[{{ actions = ["create", "read", "complete", "list"], identifier = "{base_url}/alice" }}]',
+        written="[{{ actions = " + toml(_OWN) + ', identifier = "{base_url}/alice" }}]',
         least="one or more in a token",
         example='rights = [{ actions = ["create"] }]',
     )

@@ -15,6 +15,7 @@ from attrs import frozen
 
 from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedField, MalformedKey
 from incoming_payments.flows.idempotency import IDEMPOTENCY_KEY
+from incoming_payments.flows.policy import COLLECTION_PATH
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import Algorithm, Component, PrivateKey, RequestMessage, content_digest, load_jwk, sign
 from incoming_payments.httpsig.digest import DigestAlgorithm
@@ -99,7 +100,7 @@ def _run(options: argparse.Namespace) -> int:
         text = f"{_shown(options.method)} cannot be signed: give GET, POST or another method in upper case"
         raise _wrong("METHOD", text)
     check_url(options.url)
-    if options.data is None and options.method == "POST" and options.url.partition("?")[0].endswith("/complete"):
+    if options.data is None and options.method == "POST" and f"{COLLECTION_PATH}/" in options.url.partition("?")[0]:
         options.data = ""
     given = [_header(text) for text in options.header]
     key, token = _credentials(options, has_authorization=any(name.lower() == "authorization" for name, _ in given))

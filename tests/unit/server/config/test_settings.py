@@ -445,7 +445,7 @@ WRONG: Final = [
         "rights",
         'rights = [{ actions = ["create", "Read_All"] }]',
         "token[0].rights[0].actions[1]",
-        "must be 'create' or 'read' or 'read-all' or 'complete' or 'list' or 'list-all': did you mean read-all?",
+        " or 'list-all': did you mean read-all?",
     ),
     (
         "rights",

@@ -496,9 +496,10 @@ def useless_keys() -> dict[str, bytes]:
     }
 
 
-def test_complete_needs_no_data(sign: Signer, folder: Path) -> None:
-    """A request that completes a payment has no body, so its length is zero."""
-    request = sign.request("POST", f"{URL}/019b76da-a800-7000-8000-000000000000/complete")
+@pytest.mark.parametrize("operation", ["complete", "complete?a=b", "cancel"])
+def test_operation_on_a_payment_needs_no_data(operation: str, sign: Signer, folder: Path) -> None:
+    """A request about a payment has no body, so its length is zero."""
+    request = sign.request("POST", f"{URL}/019b76da-a800-7000-8000-000000000000/{operation}")
     assert (request.body, request.values("content-length")) == (b"", ("0",))
     assert proof_of(request, folder).key_id == "client-key-1"
 
