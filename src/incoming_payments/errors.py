@@ -34,7 +34,7 @@ IncomingPaymentsError              has a code, a description and details
 │   ├── WalletAddressInactive
 │   └── HttpRefused                HTTP has a status for this refusal: method, media type, size
 ├── PortUnavailable                a port cannot answer now: repeat the call
-│   ├── AcceptanceUnavailable
+│   ├── ApprovalUnavailable
 │   ├── AuthorizationServerUnavailable
 │   ├── ClientKeysUnavailable
 │   ├── ClockBehind
@@ -277,8 +277,8 @@ class AuthorizationServerUnavailable(PortUnavailable, code="authorization_server
     """The authorization server does not answer, or its answer does not say whether the token is active."""
 
 
-class AcceptanceUnavailable(PortUnavailable, code="acceptance_unavailable"):
-    """The acceptance port of the host failed, or did not answer within its bound. Nothing was stored."""
+class ApprovalUnavailable(PortUnavailable, code="acceptance_unavailable"):
+    """The approval port of the host failed, or did not answer within its bound. Nothing was stored."""
 
 
 class ClientKeysUnavailable(PortUnavailable, code="client_keys_unavailable"):

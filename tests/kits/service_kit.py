@@ -180,7 +180,7 @@ class Unused:
         raise AssertionError("this port must not be used")
 
     load = update = events = find_expired = find_creation = find_payments = insert
-    find = introspect = use = allocate = accept_payment = accept_credit = admit = reserve = release = insert
+    find = introspect = use = allocate = approve_payment = approve_credit = admit = reserve = release = insert
 
 
 class Recorder:

@@ -165,7 +165,7 @@ def test_unknown_key_type_is_refused(build: Callable[[], object]) -> None:
         ("introspector", STORE, "with the method introspect, not MemoryStore"),
         ("nonces", STORE, "with the method use, not MemoryStore"),
         ("methods", RECEIVER, "with the method allocate, not Receiver"),
-        ("acceptance", {}, "with the methods accept_payment, accept_credit, not dict"),
+        ("approval", {}, "with the methods approve_payment, approve_credit, not dict"),
         ("approval_s", 0, "approval_s must be a number of seconds up to 30.0, not 0"),
         ("approval_s", 31, "up to 30.0, not 31"),
         ("approval_s", float("nan"), "up to 30.0, not nan"),

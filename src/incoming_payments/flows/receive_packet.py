@@ -96,7 +96,7 @@ def _reply_to(arrival: Arrival, now: datetime, clock: Callable[[], datetime]) ->
 
 
 def _credited(arrival: Arrival, clock: Callable[[], datetime]) -> Flow[IncomingPayment]:
-    """Credit the packet, and return the payment. If the host has an acceptance port, request its approval first.
+    """Credit the packet, and return the payment. If the host has an approval port, request its approval first.
 
     The driver raises `ApprovalRequired` if the host has the port and the payment takes the packet. So the host does not
     decide about a packet that is refused anyway, carries no money, or is credited already.

@@ -11,7 +11,7 @@ from attrs import evolve
 from incoming_payments.endpoints.open_payments import Response
 from incoming_payments.endpoints.packets import PacketPolicy
 from incoming_payments.errors import (
-    AcceptanceUnavailable,
+    ApprovalUnavailable,
     AuthorizationServerUnavailable,
     ClientKeysUnavailable,
     ClockBehind,
@@ -167,7 +167,7 @@ def test_each_kind_is_limited_and_counted(
     [
         (StoreUnavailable("locked"), "the store"),
         (AuthorizationServerUnavailable("no answer"), "the authorization server"),
-        (AcceptanceUnavailable("no answer"), "the port acceptance"),
+        (ApprovalUnavailable("no answer"), "the port approval"),
         (ClientKeysUnavailable("no answer"), "the port client_keys"),
         (WalletAddressesUnavailable("no answer"), "the port wallet_addresses"),
         (PortUnavailable("no answer"), "a port"),
