@@ -118,7 +118,7 @@ def credits_one_by_one(store: SqliteStore, id: PaymentId, names: Iterator[str], 
     ports = Ports(store=store)
     start, done = time.perf_counter(), 0
     while (spent := time.perf_counter() - start) < seconds:
-        run(receive(id, credit=next(names), amount=UNIT, clock=utc_now), ports)
+        run(receive(id, credit_id=next(names), amount=UNIT, clock=utc_now), ports)
         done += 1
     return done / spent
 
@@ -133,7 +133,7 @@ async def credits_at_once(
     async def caller(until: float) -> None:
         nonlocal done
         while time.perf_counter() < until:
-            await arun(receive(next(ids), credit=next(names), amount=UNIT, clock=utc_now), ports)
+            await arun(receive(next(ids), credit_id=next(names), amount=UNIT, clock=utc_now), ports)
             done += 1
 
     await asyncio.gather(*(caller(start + seconds) for _ in range(in_flight)))

@@ -144,7 +144,7 @@ def measure_sync(store: MemoryStore | SqliteStore, seconds: float) -> dict[str, 
         assert response.status == status, response
 
     def credit() -> None:
-        run(receive(id, credit=f"credit-{next(names):012}", amount=Amount(1, USD), clock=lambda: NOW), ports)
+        run(receive(id, credit_id=f"credit-{next(names):012}", amount=Amount(1, USD), clock=lambda: NOW), ports)
 
     create = received(CREATE)
     return {
@@ -174,7 +174,7 @@ async def measure_async(store: AsyncSqliteStore | MemoryStore, id: PaymentId, se
 
     async def credit() -> None:
         name = f"credit-{next(names):012}-async"
-        await arun(receive(id, credit=name, amount=Amount(1, USD), clock=lambda: NOW), ports)
+        await arun(receive(id, credit_id=name, amount=Amount(1, USD), clock=lambda: NOW), ports)
 
     return {
         f"create_{CALLERS}": await _rate_of_many(lambda: answer(create, 201), seconds),
@@ -192,7 +192,7 @@ async def measure_spread(store: AsyncSqliteStore, ids: list[PaymentId], seconds:
     async def credit() -> None:
         number = next(names)
         id, name = ids[number % len(ids)], f"credit-{number:012}-spread"
-        await arun(receive(id, credit=name, amount=Amount(1, USD), clock=lambda: NOW), ports)
+        await arun(receive(id, credit_id=name, amount=Amount(1, USD), clock=lambda: NOW), ports)
 
     return {f"credit_spread_{CALLERS}": await _rate_of_many(credit, seconds)}
 

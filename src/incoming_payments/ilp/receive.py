@@ -187,9 +187,9 @@ class Arrival:
         return Approved(approver, self.payment_id, self.amount)
 
     def decide(
-        self, id: CreditId, clock: Callable[[], datetime], approval: Approved | errors.IncomingPaymentsError
+        self, credit_id: CreditId, clock: Callable[[], datetime], approval: Approved | errors.IncomingPaymentsError
     ) -> Callable[[IncomingPayment, Credit | None], Decision[IncomingPayment]]:
-        """Return the decision to credit this packet under `id`, its `credit_id`. The store runs the decision.
+        """Return the decision to credit this packet under its `credit_id`. The store runs the decision.
 
         Each run of the decision reads `clock`. The decision raises `PacketExpired` when too little time remains to
         answer, unless the packet is already credited. It also raises the refusals of `lifecycle.credit_packet`.
@@ -204,7 +204,13 @@ class Arrival:
             if earlier is None and not self._receiver.in_time(self.expires_at, now):
                 raise errors.PacketExpired("the packet expired while it waited for the store, and was not credited")
             decided = lifecycle.credit_packet(
-                payment, earlier, id=id, amount=self.amount, now=now, tolerance=self._receiver.tolerance, peer=self.peer
+                payment,
+                earlier,
+                credit_id=credit_id,
+                amount=self.amount,
+                now=now,
+                tolerance=self._receiver.tolerance,
+                peer=self.peer,
             )
             if decided.credit is None:
                 return decided

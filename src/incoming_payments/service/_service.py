@@ -138,15 +138,15 @@ def _list(
     )
 
 
-def _receive(service: Service[Any], payment: PaymentId | str, *, credit: str, amount: Amount) -> Flow[Credit]:
-    """Credit `amount` to `payment` under the credit id `credit`. Return the credit when it is durable.
+def _receive(service: Service[Any], payment: PaymentId | str, *, credit_id: str, amount: Amount) -> Flow[Credit]:
+    """Credit `amount` to `payment` under `credit_id`. Return the credit when it is durable.
 
-    `credit` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with the
-    same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that reaches
-    or passes `incomingAmount` completes the payment. Raises the exceptions of `flows.receive.receive`.
+    `credit_id` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with
+    the same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that
+    reaches or passes `incomingAmount` completes the payment. Raises the exceptions of `flows.receive.receive`.
     """
     id = service.policy.payment_id(payment)
-    return (yield from receive(id, credit=credit, amount=amount, clock=service.clock))
+    return (yield from receive(id, credit_id=credit_id, amount=amount, clock=service.clock))
 
 
 def _receive_packet(service: Service[Any], packet: bytes, *, peer: Peer) -> Flow[bytes]:

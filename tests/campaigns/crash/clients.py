@@ -350,7 +350,7 @@ def _credit_once(store: SqliteStore, record: ClientRecord, request: SentRequest)
     while True:
         try:
             run(
-                receive(request.payment, credit=request.key, amount=amount, clock=lambda: datetime.now(UTC)),
+                receive(request.payment, credit_id=request.key, amount=amount, clock=lambda: datetime.now(UTC)),
                 Ports(store=store),
             )
             answer = "credited"

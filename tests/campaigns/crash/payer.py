@@ -70,7 +70,7 @@ class Payer:
         self._sequence += 1
         request = self.record.sent(kind=CALL, key=f"wire-{self._sequence}", payment=self.id, amount=amount)
         money = Amount(amount, USD)
-        run(receive(self.id, credit=request.key, amount=money, clock=lambda: datetime.now(UTC)), Ports(store=store))
+        run(receive(self.id, credit_id=request.key, amount=money, clock=lambda: datetime.now(UTC)), Ports(store=store))
         self.record.answered(request.key, "credited")
 
     def create_another(self, client: HttpClient, key: str) -> httpx.Response:

@@ -554,7 +554,7 @@ def test_create_of_the_host_can_be_repeated() -> None:
     kit = Service()
     service = a_service(kit)
     first = service.create(wallet_address=ALICE.url, incoming_amount=Amount(5, USD), idempotency_key="order-1")
-    service.receive(first.id, credit="wire-1", amount=Amount(5, USD))
+    service.receive(first.id, credit_id="wire-1", amount=Amount(5, USD))
     kit.hosted.addresses.clear()
     kit.clock.advance(3600)
     again = service.create(wallet_address=ALICE.url, incoming_amount=Amount(5, USD), idempotency_key="order-1")

@@ -229,7 +229,9 @@ def test_host_cannot_use_credit_ids_of_packets() -> None:
     """`receive` refuses ids that begin with `stream:`, so a host credit never looks like a packet."""
     service = Service(limit=1000)
     with pytest.raises(InvalidValue) as caught:
-        run(receive(service.id, credit="stream:1", amount=service.payment.received, clock=lambda: NOW), service.ports)
+        run(
+            receive(service.id, credit_id="stream:1", amount=service.payment.received, clock=lambda: NOW), service.ports
+        )
     assert caught.value.details == {"member": "creditId"}
 
 

@@ -106,7 +106,7 @@ def test_errors_of_python_name_the_public_method() -> None:
     service = IncomingPayments(
         policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=Ports(store=MemoryStore())
     )
-    with pytest.raises(TypeError, match=r"^receive\(\) missing 1 required keyword-only argument: 'credit'"):
+    with pytest.raises(TypeError, match=r"^receive\(\) missing 1 required keyword-only argument: 'credit_id'"):
         service.receive(NOBODYS_ID, amount=Amount(1, USD))  # type: ignore[call-arg]
     coroutine: Any = AsyncIncomingPayments(
         policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=Ports(store=MemoryStore())
@@ -213,7 +213,7 @@ def test_payment_is_named_by_its_id_or_its_url(driven: Driven, spelled: str) -> 
     """Every method takes the id of a payment, and its URL in any spelling."""
     id = driven.create(wallet_address=ALICE.url).id
     payment = spelled.format(id=id)
-    assert driven.receive(payment, credit="wire-1", amount=Amount(5, USD)).received == Amount(5, USD)
+    assert driven.receive(payment, credit_id="wire-1", amount=Amount(5, USD)).received == Amount(5, USD)
     assert driven.get(payment).received == Amount(5, USD)
     assert state_of(driven.complete(payment), driven.kit.now) is State.COMPLETED
     kinds = [event.kind for event in driven.events(payment)]
@@ -244,7 +244,7 @@ def test_other_text_is_no_payment(driven: Driven, name: str, payment: Any, found
 
     The error shows where the URL is, and no part of it that may be a secret.
     """
-    options = {"credit": "wire-1", "amount": Amount(5, USD)} if name == "receive" else {}
+    options = {"credit_id": "wire-1", "amount": Amount(5, USD)} if name == "receive" else {}
     text = f"^payment must be a payment's id, or its URL below {BASE_URL}{PATH}/, not {found}$"
     with pytest.raises(InvalidValue, match=text):
         getattr(driven, name)(payment, **options)
@@ -264,12 +264,12 @@ def test_receive_reads_the_clock(driven: Driven) -> None:
     """The time of a credit and of a refusal is that of the clock, and a repeated call returns the first credit."""
     id = driven.create(wallet_address=ALICE.url, expires_at=driven.kit.now + timedelta(hours=1)).id
     driven.kit.clock.advance(60)
-    first = driven.receive(id, credit="wire-1", amount=Amount(5, USD))
+    first = driven.receive(id, credit_id="wire-1", amount=Amount(5, USD))
     assert first.at == driven.kit.now
     driven.kit.clock.advance(3600)
-    assert driven.receive(id, credit="wire-1", amount=Amount(5, USD)) == first
+    assert driven.receive(id, credit_id="wire-1", amount=Amount(5, USD)) == first
     with pytest.raises(PaymentExpired):
-        driven.receive(id, credit="wire-2", amount=Amount(5, USD))
+        driven.receive(id, credit_id="wire-2", amount=Amount(5, USD))
 
 
 def test_complete_reads_the_clock(driven: Driven) -> None:
@@ -353,8 +353,8 @@ def test_handle_answers_clients_and_peers(driven: Driven) -> None:
         (lambda s: s.handle("GET /"), "request must not be str: pass Request"),
         (lambda s: s.receive_packet("packet", peer=PEER), "packet must not be str: pass the bytes"),
         (lambda s: s.receive_packet(b"", peer="test.bank"), "peer must not be str: pass the Peer"),
-        (lambda s: s.receive(NOBODYS_ID, credit="x", amount=5), "an amount must be an Amount"),
-        (lambda s: s.receive(NOBODYS_ID, credit=5, amount=Amount(5, USD)), "a credit id is"),
+        (lambda s: s.receive(NOBODYS_ID, credit_id="x", amount=5), "an amount must be an Amount"),
+        (lambda s: s.receive(NOBODYS_ID, credit_id=5, amount=Amount(5, USD)), "a credit id is"),
         (lambda s: s.announce_expired(limit="5"), "limit must be an integer"),
     ],
 )

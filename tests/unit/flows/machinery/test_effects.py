@@ -127,7 +127,7 @@ FLOWS: Final[dict[str, Callable[[], Flow[Any]]]] = {
     "get_public_payment": lambda: get_public_payment(ID, POLICY),
     "handle": lambda: handle(REQUEST, policy=POLICY, now=NOW),
     "handle_packet": lambda: handle_packet(REQUEST, policy=PACKETS, clock=clock),
-    "receive": lambda: receive(ID, credit="wire-1", amount=USD_5, clock=clock),
+    "receive": lambda: receive(ID, credit_id="wire-1", amount=USD_5, clock=clock),
     "receive_packet": lambda: receive_packet(b"", peer=PEER, receiver=RECEIVER, clock=clock),
 }
 
