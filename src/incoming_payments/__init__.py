@@ -25,7 +25,7 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.domain.transitions import State
 from incoming_payments.endpoints.open_payments import Request, Response, handle
-from incoming_payments.endpoints.packets import HttpPeer, PacketPolicy, handle_packet
+from incoming_payments.endpoints.packets import HttpPeer, PacketPolicy, receive_packet_request
 from incoming_payments.errors import (
     AuthorizationServerUnavailable,
     ConfigurationError,
@@ -41,7 +41,7 @@ from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
 from incoming_payments.flows.machinery.run import arun, run
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
-from incoming_payments.flows.receive_packet import PacketAnswer, answer_packet, receive_packet
+from incoming_payments.flows.receive_packet import PacketAnswer, receive_packet, receive_packet_with_cause
 from incoming_payments.gnap import (
     AccessRight,
     AccessToken,
@@ -101,15 +101,15 @@ __all__ = [
     "WalletAddress",
     "WalletAddressUrl",
     "announce_expired",
-    "answer_packet",
     "arun",
     "complete",
     "handle",
-    "handle_packet",
     "read_access",
     "read_introspection",
     "receive",
     "receive_packet",
+    "receive_packet_request",
+    "receive_packet_with_cause",
     "run",
     "state_of",
     "wallet_address_url",

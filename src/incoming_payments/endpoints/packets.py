@@ -29,7 +29,7 @@ from incoming_payments.endpoints.open_payments import (
 from incoming_payments.errors import HttpRefused, InvalidValue, PortUnavailable, StoreError
 from incoming_payments.flows.machinery.effects import Flow, flow
 from incoming_payments.flows.policy import COLLECTION_PATH
-from incoming_payments.flows.receive_packet import answer_packet
+from incoming_payments.flows.receive_packet import receive_packet_with_cause
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import ErrorCode, encode
@@ -143,7 +143,7 @@ class PacketPolicy:
 
 
 @flow
-def handle_packet(request: Request, *, policy: PacketPolicy, clock: Callable[[], datetime]) -> Flow[Response]:
+def receive_packet_request(request: Request, *, policy: PacketPolicy, clock: Callable[[], datetime]) -> Flow[Response]:
     """Answer one request of a peer. The host has already compared its path with `policy.path`.
 
     No request leads to a 5xx: an invalid packet and a failure of the store are answered with a Reject. An exception
@@ -153,14 +153,16 @@ def handle_packet(request: Request, *, policy: PacketPolicy, clock: Callable[[],
         peer = policy.sender_of(request)
     except HttpRefused as error:
         return http_refusal(error)
-    return (yield from handle_packet_of(peer, request.body, policy=policy, clock=clock))
+    return (yield from receive_packet_body(peer, request.body, policy=policy, clock=clock))
 
 
-def handle_packet_of(peer: Peer, body: bytes, *, policy: PacketPolicy, clock: Callable[[], datetime]) -> Flow[Response]:
-    """Answer a packet as `handle_packet` does, for a host that called `policy.sender_of` before it read the `body`."""
+def receive_packet_body(
+    peer: Peer, body: bytes, *, policy: PacketPolicy, clock: Callable[[], datetime]
+) -> Flow[Response]:
+    """Answer the `body` of a request, for a host that called `policy.sender_of` before it read the body."""
     if len(body) > ILP_PREPARE_BYTES_MAX:
         return http_refusal(body_too_large(ILP_PREPARE_BYTES_MAX))
-    answer = yield from answer_packet(body, peer=peer, receiver=policy.receiver, clock=clock)
+    answer = yield from receive_packet_with_cause(body, peer=peer, receiver=policy.receiver, clock=clock)
     cause = answer.cause if isinstance(answer.cause, PortUnavailable | StoreError) else None
     return Response(200, _HEADERS, answer.reply, cause)
 

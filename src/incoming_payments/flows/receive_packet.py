@@ -67,11 +67,11 @@ def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Call
     reply = run(receive_packet(packet, peer=peer, receiver=receiver, clock=lambda: datetime.now(UTC)), ports)
     ```
     """
-    return (yield from answer_packet(packet, peer=peer, receiver=receiver, clock=clock)).reply
+    return (yield from receive_packet_with_cause(packet, peer=peer, receiver=receiver, clock=clock)).reply
 
 
 @flow
-def answer_packet(
+def receive_packet_with_cause(
     packet: bytes, *, peer: Peer, receiver: Receiver, clock: Callable[[], datetime]
 ) -> Flow[PacketAnswer]:
     """Answer a packet as `receive_packet` does, and also return the reason of a refusal, for the log of the host."""

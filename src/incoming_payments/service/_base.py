@@ -12,7 +12,7 @@ from attrs import frozen
 
 from incoming_payments.domain.checks import check_time, name_of
 from incoming_payments.endpoints.open_payments import Request, Response, answer, check_head, internal_error
-from incoming_payments.endpoints.packets import PacketPolicy, handle_packet_of
+from incoming_payments.endpoints.packets import PacketPolicy, receive_packet_body
 from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.flows.machinery.effects import Flow
 from incoming_payments.flows.machinery.observed import EffectReporter
@@ -142,7 +142,7 @@ class Service(Generic[PortsT]):
 
     def _begin_packets(self, packets: PacketPolicy, head: Request) -> Callable[[bytes], Flow[Response]]:
         peer = packets.sender_of(head)
-        return lambda body: handle_packet_of(peer, body, policy=packets, clock=self.clock)
+        return lambda body: receive_packet_body(peer, body, policy=packets, clock=self.clock)
 
 
 def check(value: object, expected: Any, setting: str, hint: str) -> None:

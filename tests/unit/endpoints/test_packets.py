@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from incoming_payments.endpoints.open_payments import Request, Response
-from incoming_payments.endpoints.packets import HttpPeer, handle_packet
+from incoming_payments.endpoints.packets import HttpPeer, receive_packet_request
 from incoming_payments.errors import (
     HttpRefused,
     InvalidValue,
@@ -46,7 +46,8 @@ def answer(request: Request, service: Service | None = None) -> Response:
     """Return the response to `request`."""
     service = service or Service()
     return run(
-        handle_packet(request, policy=a_policy(receiver=service.receiver), clock=lambda: service.now), service.ports
+        receive_packet_request(request, policy=a_policy(receiver=service.receiver), clock=lambda: service.now),
+        service.ports,
     )
 
 
@@ -210,7 +211,7 @@ def test_scheme_is_case_insensitive(scheme: str) -> None:
 def test_policy_without_peers_refuses_every_token() -> None:
     """A policy may have no peers. It then refuses every token."""
     policy = a_policy(peers=[])
-    refused = run(handle_packet(a_request(), policy=policy, clock=lambda: NOW), Ports())
+    refused = run(receive_packet_request(a_request(), policy=policy, clock=lambda: NOW), Ports())
     assert refusal(refused, challenge="Bearer") == (401, "invalid_token")
 
 

@@ -27,7 +27,7 @@ from incoming_payments.flows.create import create_for_host
 from incoming_payments.flows.machinery.effects import Flow, UpdatePayment
 from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
 from incoming_payments.flows.machinery.run import arun, run
-from incoming_payments.flows.receive_packet import answer_packet, receive_packet
+from incoming_payments.flows.receive_packet import receive_packet, receive_packet_with_cause
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Prepare, encode
 from incoming_payments.ilp.receive import Arrival, open_packet
@@ -155,7 +155,10 @@ def test_failure_of_the_port_refuses_for_now(decide: Decide) -> None:
     """The sender gets T00, the log of the host gets the cause, and nothing is credited. A failure never approves."""
     service, rules = with_rules(decide)
     packet = encode(service.sender.prepare(400))
-    answer = run(answer_packet(packet, peer=PEER, receiver=service.receiver, clock=lambda: service.now), service.ports)
+    answer = run(
+        receive_packet_with_cause(packet, peer=PEER, receiver=service.receiver, clock=lambda: service.now),
+        service.ports,
+    )
     assert getattr(decode_reply(answer.reply), "code", None) == "T00"
     assert isinstance(answer.cause, ApprovalUnavailable)
     assert untouched(service)

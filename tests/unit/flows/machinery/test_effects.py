@@ -13,7 +13,7 @@ import incoming_payments
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import HOST, PaymentId
 from incoming_payments.endpoints.open_payments import Request, handle
-from incoming_payments.endpoints.packets import PacketPolicy, handle_packet
+from incoming_payments.endpoints.packets import PacketPolicy, receive_packet_request
 from incoming_payments.errors import ConfigurationError, FlowStuck
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host, create_payment
@@ -35,7 +35,7 @@ from incoming_payments.flows.machinery.ports import Ports
 from incoming_payments.flows.machinery.run import _ROUTES, run
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
-from incoming_payments.flows.receive_packet import answer_packet, receive_packet
+from incoming_payments.flows.receive_packet import receive_packet, receive_packet_with_cause
 from incoming_payments.gnap.access import Action
 from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import AccessToken
@@ -119,14 +119,14 @@ ID: Final = PaymentId(NOBODYS_ID)
 
 FLOWS: Final[dict[str, Callable[[], Flow[Any]]]] = {
     "announce_expired": lambda: announce_expired(NOW),
-    "answer_packet": lambda: answer_packet(b"", peer=PEER, receiver=RECEIVER, clock=clock),
+    "receive_packet_with_cause": lambda: receive_packet_with_cause(b"", peer=PEER, receiver=RECEIVER, clock=clock),
     "complete": lambda: complete(ID, clock=clock),
     "create_for_host": lambda: create_for_host(wallet_address="", policy=POLICY, clock=lambda: NOW),
     "create_payment": lambda: create_payment(MESSAGE, POLICY, NOW, lambda: NOW),
     "get_payment": lambda: get_payment(MESSAGE, ID, POLICY, NOW),
     "get_public_payment": lambda: get_public_payment(ID, POLICY),
     "handle": lambda: handle(REQUEST, policy=POLICY, now=NOW),
-    "handle_packet": lambda: handle_packet(REQUEST, policy=PACKETS, clock=clock),
+    "receive_packet_request": lambda: receive_packet_request(REQUEST, policy=PACKETS, clock=clock),
     "receive": lambda: receive(ID, credit_id="wire-1", amount=USD_5, clock=clock),
     "receive_packet": lambda: receive_packet(b"", peer=PEER, receiver=RECEIVER, clock=clock),
 }
