@@ -43,7 +43,7 @@ from incoming_payments.domain.transitions import (
     follow,
     is_completed,
 )
-from incoming_payments.limits import EXPIRY_S_MAX
+from incoming_payments.limits import EXPIRY_S_MAX_DEFAULT
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ def create(
     expires_at: datetime | None,
     metadata: MetadataJson | None,
     now: datetime,
-    expiry_s_max: int = EXPIRY_S_MAX,
+    expiry_s_max: int = EXPIRY_S_MAX_DEFAULT,
     default_expiry_s: int | None = None,
 ) -> Decision[IncomingPayment]:
     """Create a payment into `wallet_address` with nothing received. Spec section 4.1.

@@ -63,7 +63,7 @@ from incoming_payments.ilp.stream import (
     condition_of,
 )
 from incoming_payments.limits import (
-    PREPARE_MARGIN_MS_MIN,
+    PREPARE_MARGIN_MS_DEFAULT,
     REFUSAL_CHARS_MAX,
     STREAM_KEYS_REMEMBERED_MAX,
     STREAMS_ANSWERED_MAX,
@@ -106,7 +106,7 @@ class Receiver:
 
     methods: DerivedMethods = field(validator=instance(DerivedMethods))
     tolerance: Tolerance = field(factory=Tolerance, validator=instance(Tolerance))
-    margin_ms: int = field(default=PREPARE_MARGIN_MS_MIN, validator=integer())
+    margin_ms: int = field(default=PREPARE_MARGIN_MS_DEFAULT, validator=integer())
     find: Callable[[str], tuple[PaymentId, StreamKeys]] = field(init=False, eq=False, repr=False)
 
     @find.default

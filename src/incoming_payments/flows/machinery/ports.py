@@ -12,7 +12,7 @@ from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.machinery.approvals import ApprovalCalls
 from incoming_payments.flows.machinery.blocking import LoopWatch, check_unblocking
-from incoming_payments.limits import APPROVAL_S_MAX, APPROVAL_SETTING_S_MAX
+from incoming_payments.limits import APPROVAL_S_DEFAULT, APPROVAL_S_MAX
 from incoming_payments.ports import (
     ApprovalPort,
     AsyncApprovalPort,
@@ -65,8 +65,8 @@ def _function(_: object, attribute: "Attribute[Any]", value: object) -> None:
 
 
 def _bound(_: object, attribute: "Attribute[Any]", value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= APPROVAL_SETTING_S_MAX:
-        text = f"{attribute.name} must be a number of seconds up to {APPROVAL_SETTING_S_MAX}, not {value!r}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= APPROVAL_S_MAX:
+        text = f"{attribute.name} must be a number of seconds up to {APPROVAL_S_MAX}, not {value!r}"
         raise ConfigurationError(text, setting=attribute.name)
 
 
@@ -106,7 +106,7 @@ class Ports(_Calls):
     nonces: Nonces | None = field(default=None, validator=_port(Nonces, is_sync=True))
     methods: MethodAllocator | None = field(default=None, validator=_port(MethodAllocator, is_sync=True))
     approval: ApprovalPort | None = field(default=None, validator=_port(ApprovalPort, is_sync=True))
-    approval_s: float = field(default=APPROVAL_S_MAX, validator=_bound)
+    approval_s: float = field(default=APPROVAL_S_DEFAULT, validator=_bound)
     quotas: Quotas | None = field(default=None, validator=_port(Quotas, is_sync=True))
     randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False, validator=_function)
 
@@ -128,7 +128,7 @@ class AsyncPorts(_Calls):
     nonces: AsyncNonces | Nonces | None = field(default=None, validator=_port(Nonces))
     methods: AsyncMethodAllocator | MethodAllocator | None = field(default=None, validator=_port(MethodAllocator))
     approval: AsyncApprovalPort | ApprovalPort | None = field(default=None, validator=_port(ApprovalPort))
-    approval_s: float = field(default=APPROVAL_S_MAX, validator=_bound)
+    approval_s: float = field(default=APPROVAL_S_DEFAULT, validator=_bound)
     quotas: AsyncQuotas | Quotas | None = field(default=None, validator=_port(Quotas))
     randomness: Callable[[int], bytes] | Callable[[int], Awaitable[bytes]] = field(
         default=secrets.token_bytes, repr=False, validator=_function

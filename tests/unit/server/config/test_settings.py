@@ -18,7 +18,7 @@ from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, To
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape, load_jwk
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
-from incoming_payments.limits import CLOCK_SKEW_S_MAX, CONFIGURATION_BYTES_MAX, SIGNATURE_AGE_S_MAX
+from incoming_payments.limits import CLOCK_SKEW_S_DEFAULT, CONFIGURATION_BYTES_MAX, SIGNATURE_AGE_S_DEFAULT
 from incoming_payments.server.config import files
 from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.config.tables import TABLES
@@ -283,8 +283,8 @@ def test_signature_age_and_clock_skew_are_independent(load: Load) -> None:
     older = load(LEAST + "[limits]\nsignature_age_s = 500").policy.signature
     ahead = load(LEAST + "[limits]\nclock_skew_s = 7").policy.signature
 
-    assert (older.max_age_s, older.clock_skew_s) == (500, CLOCK_SKEW_S_MAX)
-    assert (ahead.max_age_s, ahead.clock_skew_s) == (SIGNATURE_AGE_S_MAX, 7)
+    assert (older.max_age_s, older.clock_skew_s) == (500, CLOCK_SKEW_S_DEFAULT)
+    assert (ahead.max_age_s, ahead.clock_skew_s) == (SIGNATURE_AGE_S_DEFAULT, 7)
 
 
 @pytest.mark.parametrize("base_url", ["https://bank.example", "https://bank.example/op"])
