@@ -20,20 +20,11 @@ from pathlib import Path
 from typing import Final
 
 from _prepares import prepares
-from incoming_payments import (
-    Amount,
-    Asset,
-    AsyncPorts,
-    DerivedMethods,
-    Peer,
-    Ports,
-    Receiver,
-    arun,
-    receive,
-    receive_packet,
-    run,
-)
+from incoming_payments import Amount, Asset, AsyncPorts, DerivedMethods, Peer, Ports, Receiver
 from incoming_payments.domain.payment import PaymentId
+from incoming_payments.flows.machinery.run import arun, run
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.ilp.packet import PacketType
 from incoming_payments.ports.clock import utc_now
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore

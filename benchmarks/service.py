@@ -40,10 +40,6 @@ from incoming_payments import (
     ServicePolicy,
     StaticIntrospector,
     WalletAddress,
-    arun,
-    handle,
-    receive,
-    run,
     wallet_address_url,
 )
 from incoming_payments.domain import lifecycle
@@ -54,6 +50,9 @@ from incoming_payments.domain.payment import (
     client_id,
     new_payment_id,
 )
+from incoming_payments.endpoints.open_payments import handle
+from incoming_payments.flows.machinery.run import arun, run
+from incoming_payments.flows.receive import receive
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import PrivateKey, RequestMessage, ed25519, load_jwk, sign, verify
 from incoming_payments.stores.memory import MemoryStore

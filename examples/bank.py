@@ -26,9 +26,9 @@ from incoming_payments import (
     ServicePolicy,
     StaticIntrospector,
     WalletAddress,
+    WalletAddressUrl,
     wallet_address_url,
 )
-from incoming_payments.domain.payment import WalletAddressUrl
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 
 FOLDER = Path(os.environ.get("FOLDER", "."))  # the folder of `incoming-payments init`, also for the database

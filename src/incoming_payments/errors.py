@@ -52,7 +52,8 @@ IncomingPaymentsError              has a code, a description and details
 └── ConfigurationError             a setting is missing or wrong
 ```
 
-Match on the class or on `code`, never on the description. `api.STATUS` maps the classes to HTTP status codes.
+Match on the class or on `code`, never on the description. `endpoints.open_payments.STATUS` maps the classes to HTTP
+status codes.
 """
 
 from collections.abc import Mapping

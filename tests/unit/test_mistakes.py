@@ -29,9 +29,9 @@ from incoming_payments import (
     StaticIntrospector,
     WalletAddress,
     WalletAddressUrl,
-    handle,
     state_of,
 )
+from incoming_payments.endpoints.open_payments import handle
 from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedKey
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.machinery.run import arun

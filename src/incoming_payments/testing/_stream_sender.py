@@ -129,7 +129,9 @@ class StreamSender:
     Raise `InvalidValue` if an argument is out of range.
 
     >>> import os
-    >>> from incoming_payments import DerivedMethods, Peer, Ports, Receiver, receive_packet, run
+    >>> from incoming_payments import DerivedMethods, Peer, Ports, Receiver
+    >>> from incoming_payments.flows.machinery.run import run
+    >>> from incoming_payments.flows.receive_packet import receive_packet
     >>> from incoming_payments.stores.memory import MemoryStore
     >>> from incoming_payments.testing import NOW, a_creation
     >>> store, methods, created = MemoryStore(), DerivedMethods("test.bank", [bytes(32)]), a_creation(limit=2500)

@@ -9,8 +9,11 @@ import httpx
 from campaigns.crash.clients import USD, Payable, PeerConnection, answer_in, new_packet, token_of
 from campaigns.crash.records import CALL, CREATE, ClientRecord, SentRequest
 from campaigns.crash.service import Service
-from incoming_payments import Amount, Ports, receive, receive_packet, run
+from incoming_payments import Amount, Ports
 from incoming_payments.domain.payment import PaymentId
+from incoming_payments.flows.machinery.run import run
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.init import CONFIGURATION
 from incoming_payments.stores.sqlite import SqliteStore

@@ -1,15 +1,13 @@
 """Tests of `flows.effects`: requests to ports, as data."""
 
 import gc
-import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, get_args
 
 import pytest
 from attrs.exceptions import FrozenInstanceError
 
-import incoming_payments
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import HOST, PaymentId
 from incoming_payments.endpoints.open_payments import Request, handle
@@ -144,14 +142,6 @@ def test_flow_that_is_dropped_warns(name: str) -> None:
     with pytest.warns(RuntimeWarning, match=text) as caught:
         FLOWS[name]()
     assert [warning.filename for warning in caught] == [__file__]
-
-
-def test_every_public_flow_warns() -> None:
-    """The package exports no flow without the warning."""
-    functions = {name: value for name, value in vars(incoming_payments).items() if inspect.isfunction(value)}
-    returned = {name: function.__annotations__["return"] for name, function in functions.items()}
-    exported = {name for name, kind in returned.items() if get_origin(kind) is Generator}
-    assert {"handle", "receive"} < exported <= set(FLOWS)
 
 
 @pytest.mark.parametrize(
