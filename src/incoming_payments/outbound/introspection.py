@@ -1,4 +1,4 @@
-"""Token introspection over HTTP, in the dialects of RFC 9767 and of Rafiki. It needs the extra `clients`."""
+"""Token introspection over HTTP, in the dialects of RFC 9767 and of Rafiki. It needs the extra `outbound`."""
 
 import asyncio
 import json
