@@ -110,9 +110,8 @@ def verified(keys: Any = None, policy: Any = None, now: Any = NOW) -> object:
         (lambda: HttpPeer(PEER, "a-token-of-the-peer"), "tokens must be a list of AccessToken, not of str"),  # type: ignore[arg-type]
         (lambda: HttpPeer(PEER, TOKEN), "tokens must be a list of AccessToken, not of AccessToken"),
         (lambda: HttpPeer("test.bank.connector", [TOKEN]), "peer must be of type Peer, not str"),  # type: ignore[arg-type]
-        (lambda: PacketPolicy(receiver=METHODS, peers=[]), "receiver must be of type Receiver, not DerivedMethods"),
-        (lambda: PacketPolicy(receiver=RECEIVER, peers=[PEER]), "peers must be a list of HttpPeer, not of Peer"),
-        (lambda: PacketPolicy(receiver=RECEIVER, peers=None), "peers must be a list of HttpPeer, not of NoneType"),  # type: ignore[arg-type]
+        (lambda: PacketPolicy(peers=[PEER]), "peers must be a list of HttpPeer, not of Peer"),
+        (lambda: PacketPolicy(peers=None), "peers must be a list of HttpPeer, not of NoneType"),  # type: ignore[arg-type]
         (lambda: sign(REQUEST, RAW, created=5), "key must be a PrivateKey, not .*: load it by PrivateKey.from_pem"),
         (lambda: sign(REQUEST, KEY.public_jwk(), created=5), "key must be a PrivateKey, not dict"),
         (lambda: verified(keys={"k": KEY.public_jwk()}), "keys must map each kid to a PublicKey: load the keys by"),

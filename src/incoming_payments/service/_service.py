@@ -158,7 +158,10 @@ def _receive_packet(service: Service[Any], packet: bytes, *, peer: Peer) -> Flow
     check(packet, bytes, "packet", "pass the bytes of an ILP packet")
     check(peer, Peer, "peer", "pass the Peer that sent the packet")
     if service.receiver is None:
-        raise ConfigurationError("this service has no receiver: pass receiver=Receiver(...)", setting="receiver")
+        raise ConfigurationError(
+            "this service has no receiver: pass Ports(methods=DerivedMethods(...)), or receiver=Receiver(...)",
+            setting="receiver",
+        )
     begin_s = time.perf_counter()
     reply = yield from receive_packet(packet, peer=peer, receiver=service.receiver, clock=service.clock)
     service.replied(reply, begin_s)
@@ -241,10 +244,10 @@ def _documented(call: C, method: Callable[..., Any]) -> C:
 class IncomingPayments(Service[Ports]):
     """The incoming payment service, for a host with sync ports. Thread-safe if the ports are.
 
-    `receiver` is for `receive_packet`. `packets` has the peers that send ILP packets over HTTP, the path for them, and
-    its own receiver. `clock` returns the time in UTC; change it only in tests. `observer` gets the observations of
-    `ports`. The argument `payment` of a method is the URL of a payment, in any spelling, or its id. A process that only
-    credits money needs no port but the store.
+    `receiver` receives ILP packets. Without it, `ports.methods` is used if it is a `DerivedMethods`. `packets` has the
+    peers that send packets over HTTP, and the path for them. `clock` returns the time in UTC; change it only in tests.
+    `observer` gets the observations of `ports`. The argument `payment` of a method is the URL of a payment, in any
+    spelling, or its id. A process that only credits money needs no port but the store.
 
     Raises `ConfigurationError` for an argument of a wrong type, for ports without a store, and for a receiver that
     cannot read the addresses that `ports.methods` allocates.

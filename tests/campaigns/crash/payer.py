@@ -36,7 +36,7 @@ class Payer:
         with SqliteStore(service.database) as store:
             store.insert(created)
         self.record.answered("create-1", "created", payment=self.id)
-        credentials = self.settings.methods.derive(self.id)
+        credentials = self.settings.receiver.methods.derive(self.id)
         self._payable = Payable(self.id, credentials.ilp_address, credentials.shared_secret)
         self._sequence = 0
 
@@ -60,10 +60,8 @@ class Payer:
         packets = self.settings.packets
         assert packets is not None
         peer, now = packets.peer_of([f"Bearer {token_of(self.service.folder)}"]), datetime.now(UTC)
-        reply = run(
-            receive_packet(bytes.fromhex(request.packet), peer=peer, receiver=packets.receiver, clock=lambda: now),
-            Ports(store=store),
-        )
+        packet, receiver = bytes.fromhex(request.packet), self.settings.receiver
+        reply = run(receive_packet(packet, peer=peer, receiver=receiver, clock=lambda: now), Ports(store=store))
         answer = answer_in(request, decode_reply(reply))
         self.record.answered(request.key, answer)
         return answer

@@ -27,7 +27,6 @@ from incoming_payments.hosts import host_log
 from incoming_payments.hosts._paths import Mount
 from incoming_payments.hosts.host_log import HostLog
 from incoming_payments.httpsig import Evidence, Policy, PrivateKey, PublicKey, RequestMessage, sign
-from incoming_payments.ilp.receive import Receiver
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX, LOGGED_A_MINUTE_MAX
 from incoming_payments.service import IncomingPayments
 from kits.service_kit import Unused
@@ -53,7 +52,7 @@ SIGNED: Final = sign(RequestMessage("GET", "http://ase.example/", (("Authorizati
 SERVICE: Final = IncomingPayments(
     policy=ServicePolicy(base_url="https://ase.example/op", auth_server="https://auth.ase.example"),
     ports=Ports(store=Unused(), wallet_addresses=Unused(), introspector=Unused(), methods=METHODS),
-    packets=PacketPolicy(receiver=Receiver(METHODS), peers=[]),
+    packets=PacketPolicy(peers=[]),
 )
 MOUNT: Final = Mount(SERVICE, IncomingPayments, None)
 HEADING: Final = "signature refused, signature_invalid: it does not fit"

@@ -102,8 +102,8 @@ class PeerTable:
     )
 
 
-def packets_of(ilp: IlpTable, peers: Sequence[PeerTable]) -> PacketPolicy:
-    """Return the receiver of `[ilp]` with its peers. Raises `ConfigurationError`."""
+def packets_of(ilp: IlpTable, peers: Sequence[PeerTable]) -> tuple[Receiver, PacketPolicy]:
+    """Return the receiver of `[ilp]`, and its peers. Raises `ConfigurationError`."""
     once = Once()
     for place, secret in enumerate(ilp.secret_files):
         once.add(secret.hex(), f"ilp.secret_files[{place}]", "give each secret once")
@@ -122,4 +122,4 @@ def packets_of(ilp: IlpTable, peers: Sequence[PeerTable]) -> PacketPolicy:
             asset = Asset(table.asset_code, table.asset_scale)
             found.append(HttpPeer(Peer(address, asset), table.token_files))
     with naming("ilp", ilp):
-        return PacketPolicy(receiver=receiver, peers=found, path=ilp.path)
+        return receiver, PacketPolicy(peers=found, path=ilp.path)

@@ -111,7 +111,7 @@ REQUEST: Final = Request("GET", "/")
 MESSAGE: Final = RequestMessage("GET", "https://bank.example/", ())
 POLICY: Final = ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
 RECEIVER: Final = Receiver(METHODS)
-PACKETS: Final = PacketPolicy(receiver=RECEIVER, peers=[])
+PACKETS: Final = PacketPolicy(peers=[])
 USD_5: Final = Amount(5, USD)
 ID: Final = PaymentId(NOBODYS_ID)
 
@@ -124,7 +124,7 @@ FLOWS: Final[dict[str, Callable[[], Flow[Any]]]] = {
     "get_payment": lambda: get_payment(MESSAGE, ID, POLICY, NOW),
     "get_public_payment": lambda: get_public_payment(ID, POLICY),
     "handle": lambda: handle(REQUEST, policy=POLICY, now=NOW),
-    "receive_packet_request": lambda: receive_packet_request(REQUEST, policy=PACKETS, clock=clock),
+    "receive_packet_request": lambda: receive_packet_request(REQUEST, policy=PACKETS, receiver=RECEIVER, clock=clock),
     "receive": lambda: receive(ID, credit_id="wire-1", amount=USD_5, clock=clock),
     "receive_packet": lambda: receive_packet(b"", peer=PEER, receiver=RECEIVER, clock=clock),
 }

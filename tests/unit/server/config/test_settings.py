@@ -213,7 +213,7 @@ def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
     ) == (True, "json", True)
     assert [alice, bob] == [settings.wallet_addresses.find(address.url) for address in (alice, bob)]
     assert [first, second] == [introspect(settings, token) for token in ("TOKEN1", "TOKEN2")]
-    assert DerivedMethods("g.bank", SECRETS) == settings.methods
+    assert DerivedMethods("g.bank", SECRETS) == settings.receiver.methods
 
 
 def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) -> None:
@@ -243,22 +243,24 @@ def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) 
 
 def test_peers_are_loaded(load: Load) -> None:
     """Each peer has its tokens, its asset, and the configured address or one below the address of the service."""
-    packets = load(FULL).packets
+    settings = load(FULL)
+    packets = settings.packets
     assert packets is not None
     first, second = Peer("g.elsewhere.us", Asset("EUR", 3)), Peer("g.bank.other_1", Asset("JPY", 0))
     found = [packets.peer_of([f"Bearer {token}"]) for token in PEER_TOKENS.values()]
     assert found == [first, first, second]
     assert packets.path == "/peers/ilp"
-    assert packets.receiver == Receiver(DerivedMethods("g.bank", SECRETS), Tolerance(0, 5), 250)
+    assert settings.receiver == Receiver(DerivedMethods("g.bank", SECRETS), Tolerance(0, 5), 250)
 
 
 def test_service_without_peers_accepts_no_packets(load: Load) -> None:
     """A service without peers accepts no packets. A service with a peer accepts them at `/ilp`."""
     peer = '[[peer]]\nname = "c"\nasset_code = "USD"\nasset_scale = 2\ntoken_files = ["peer.txt"]\n'
-    packets = load(LEAST + peer).packets
+    settings = load(LEAST + peer)
+    packets = settings.packets
     assert packets is not None
     assert packets.path == "/ilp"
-    assert packets.receiver == Receiver(DerivedMethods("g.bank", SECRETS[:1]))
+    assert settings.receiver == Receiver(DerivedMethods("g.bank", SECRETS[:1]))
     assert load(LEAST).packets is None
 
 
@@ -314,7 +316,7 @@ def test_absolute_paths_stay_unchanged(load: Load, tmp_path: Path) -> None:
 
     assert (elsewhere / "p.sqlite3", DerivedMethods("g.bank", SECRETS[1:])) == (
         settings.given.database,
-        settings.methods,
+        settings.receiver.methods,
     )
 
 
