@@ -262,7 +262,7 @@ class IncomingPayments(Service[Ports]):
     _takes = (Ports,)
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a flow of your own with the ports of the service. See `flows.run.run`."""
+        """Run a flow of your own with the ports of the service. See `flows.machinery.run.run`."""
         return run(flow, self.ports, reporter=self._reporter)
 
     handle = _sync(_handle)
@@ -283,7 +283,7 @@ class AsyncIncomingPayments(Service[AsyncPorts | Ports]):
     _takes = (AsyncPorts, Ports)
 
     async def run(self, flow: Flow[T]) -> T:
-        """Run a flow of your own with the ports of the service. See `flows.run.arun`."""
+        """Run a flow of your own with the ports of the service. See `flows.machinery.run.arun`."""
         return await arun(flow, self.ports, reporter=self._reporter)
 
     handle = _async(_handle)

@@ -152,7 +152,7 @@ async def _perform_async(ports: AsyncPorts | Ports, effect: effects.Effect[Any])
 def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
     route = _ROUTES.get(type(effect))
     if route is None:
-        raise PortMissing(f"no port answers {type(effect).__name__}: yield only the effects of flows.effects")
+        raise PortMissing(f"no port answers {type(effect).__name__}: yield only the effects of flows.machinery.effects")
     name, call = route
     port = getattr(ports, name)
     if port is not None:

@@ -1,4 +1,4 @@
-"""Tests of `flows.effects`: requests to ports, as data."""
+"""Tests of `flows.machinery.effects`: requests to ports, as data."""
 
 import gc
 from collections.abc import Callable
