@@ -20,20 +20,11 @@ from pathlib import Path
 from typing import Final
 
 from _prepares import prepares
-from incoming_payments import (
-    Amount,
-    Asset,
-    AsyncPorts,
-    DerivedMethods,
-    Peer,
-    Ports,
-    Receiver,
-    arun,
-    receive,
-    receive_packet,
-    run,
-)
+from incoming_payments import Amount, Asset, AsyncPorts, DerivedMethods, Peer, Ports, Receiver
 from incoming_payments.domain.payment import PaymentId
+from incoming_payments.flows.machinery.run import arun, run
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.ilp.packet import PacketType
 from incoming_payments.ports.clock import utc_now
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
@@ -118,7 +109,7 @@ def credits_one_by_one(store: SqliteStore, id: PaymentId, names: Iterator[str], 
     ports = Ports(store=store)
     start, done = time.perf_counter(), 0
     while (spent := time.perf_counter() - start) < seconds:
-        run(receive(id, credit=next(names), amount=UNIT, clock=utc_now), ports)
+        run(receive(id, credit_id=next(names), amount=UNIT, clock=utc_now), ports)
         done += 1
     return done / spent
 
@@ -133,7 +124,7 @@ async def credits_at_once(
     async def caller(until: float) -> None:
         nonlocal done
         while time.perf_counter() < until:
-            await arun(receive(next(ids), credit=next(names), amount=UNIT, clock=utc_now), ports)
+            await arun(receive(next(ids), credit_id=next(names), amount=UNIT, clock=utc_now), ports)
             done += 1
 
     await asyncio.gather(*(caller(start + seconds) for _ in range(in_flight)))

@@ -46,7 +46,7 @@ def bodies(settings: Settings, payments: int, packets: int) -> list[bytes]:
         created = [a_creation(limit=None, now=now) for _ in range(payments)]
         for creation in created:
             store.insert(creation)
-    return prepares(settings.methods, [creation.answer.id for creation in created], packets, amount=1, now=now)
+    return prepares(settings.receiver.methods, [creation.answer.id for creation in created], packets, amount=1, now=now)
 
 
 def measure(folder: Path, packets: int, workers: int = WORKERS) -> Measured:

@@ -35,8 +35,10 @@ import packets as over_http
 from _npm import node
 from _prepares import prepares
 from _report import finish, table
-from incoming_payments import Asset, DerivedMethods, Peer, Ports, Receiver, receive_packet, run
+from incoming_payments import Asset, DerivedMethods, Peer, Ports, Receiver
 from incoming_payments.domain.approval import Approver
+from incoming_payments.flows.machinery.run import run
+from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.ilp.packet import PacketType, encode
 from incoming_payments.ilp.receive import Arrival, open_packet
 from incoming_payments.stores.memory import MemoryStore

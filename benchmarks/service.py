@@ -40,10 +40,6 @@ from incoming_payments import (
     ServicePolicy,
     StaticIntrospector,
     WalletAddress,
-    arun,
-    handle,
-    receive,
-    run,
     wallet_address_url,
 )
 from incoming_payments.domain import lifecycle
@@ -54,6 +50,9 @@ from incoming_payments.domain.payment import (
     client_id,
     new_payment_id,
 )
+from incoming_payments.endpoints.open_payments import handle
+from incoming_payments.flows.machinery.run import arun, run
+from incoming_payments.flows.receive import receive
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import PrivateKey, RequestMessage, ed25519, load_jwk, sign, verify
 from incoming_payments.stores.memory import MemoryStore
@@ -144,7 +143,7 @@ def measure_sync(store: MemoryStore | SqliteStore, seconds: float) -> dict[str, 
         assert response.status == status, response
 
     def credit() -> None:
-        run(receive(id, credit=f"credit-{next(names):012}", amount=Amount(1, USD), clock=lambda: NOW), ports)
+        run(receive(id, credit_id=f"credit-{next(names):012}", amount=Amount(1, USD), clock=lambda: NOW), ports)
 
     create = received(CREATE)
     return {
@@ -174,7 +173,7 @@ async def measure_async(store: AsyncSqliteStore | MemoryStore, id: PaymentId, se
 
     async def credit() -> None:
         name = f"credit-{next(names):012}-async"
-        await arun(receive(id, credit=name, amount=Amount(1, USD), clock=lambda: NOW), ports)
+        await arun(receive(id, credit_id=name, amount=Amount(1, USD), clock=lambda: NOW), ports)
 
     return {
         f"create_{CALLERS}": await _rate_of_many(lambda: answer(create, 201), seconds),
@@ -192,7 +191,7 @@ async def measure_spread(store: AsyncSqliteStore, ids: list[PaymentId], seconds:
     async def credit() -> None:
         number = next(names)
         id, name = ids[number % len(ids)], f"credit-{number:012}-spread"
-        await arun(receive(id, credit=name, amount=Amount(1, USD), clock=lambda: NOW), ports)
+        await arun(receive(id, credit_id=name, amount=Amount(1, USD), clock=lambda: NOW), ports)
 
     return {f"credit_spread_{CALLERS}": await _rate_of_many(credit, seconds)}
 

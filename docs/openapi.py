@@ -178,7 +178,7 @@ SCHEMAS_OF_TYPES: Final[Mapping[object, Schema]] = {
     Amount: {"$ref": "#/components/schemas/amount"},
     Sequence[SummaryView]: {
         "type": "array",
-        "maxItems": limits.PAGE_PAYMENTS_SETTING_MAX,
+        "maxItems": limits.PAGE_PAYMENTS_MAX,
         "items": {"$ref": "#/components/schemas/incoming-payment-summary"},
     },
     Sequence[IlpPaymentMethod]: {
@@ -198,7 +198,7 @@ MEMBERS: Final[Mapping[str, str]] = {
     "expiresAt": "The time after which the payment takes no more money. In a request it is in the future, with an "
     "offset, and no leap second. The service may set it when the request has no `incomingAmount`.",
     "metadata": "Data of the client, such as an invoice reference. The service limits size and depth, by default to "
-    f"{limits.METADATA_BYTES_MAX} bytes of compact JSON and to {limits.METADATA_DEPTH_MAX} levels.",
+    f"{limits.METADATA_BYTES_DEFAULT} bytes of compact JSON and to {limits.METADATA_DEPTH_DEFAULT} levels.",
     "createdAt": "When the payment was created.",
     "updatedAt": "When the payment last changed.",
     "methods": "How to pay. It is empty when the payment takes no more money.",
@@ -378,7 +378,7 @@ def a_query(name: str, text: str, schema: Schema, *, required: bool = False) -> 
 
 _CURSOR: Final = {"type": "string", "minLength": 1}
 # Without a default: a generated client would send the default of `first` with each `last`, which is refused.
-_PAGE_SIZE: Final = {"type": "integer", "minimum": 1, "maximum": limits.PAGE_PAYMENTS_SETTING_MAX}
+_PAGE_SIZE: Final = {"type": "integer", "minimum": 1, "maximum": limits.PAGE_PAYMENTS_MAX}
 _ID: Final = {
     "name": "id",
     "in": "path",
@@ -412,8 +412,8 @@ _LIST: Final = {
         a_query("cursor", "`startCursor` or `endCursor` of a page: the list continues there.", _CURSOR),
         a_query(
             "first",
-            f"How many payments the page has at most, after the cursor: {limits.PAGE_PAYMENTS_MAX} without `first` and "
-            "`last`.",
+            "How many payments the page has at most, after the cursor: "
+            f"{limits.PAGE_PAYMENTS_DEFAULT} without `first` and `last`.",
             _PAGE_SIZE,
         ),
         a_query("last", "The same, before the cursor. It needs a cursor, and excludes `first`.", _PAGE_SIZE),

@@ -22,13 +22,12 @@ from incoming_payments import (
     PacketPolicy,
     Peer,
     Ports,
-    Receiver,
     ServicePolicy,
     StaticIntrospector,
     WalletAddress,
+    WalletAddressUrl,
     wallet_address_url,
 )
-from incoming_payments.domain.payment import WalletAddressUrl
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 
 FOLDER = Path(os.environ.get("FOLDER", "."))  # the folder of `incoming-payments init`, also for the database
@@ -63,7 +62,7 @@ connector = HttpPeer(  # the peer that sends ILP packets
     Peer("test.bank.connector", Asset("USD", 2)),
     tokens=[AccessToken((FOLDER / "peer-token.txt").read_text("ascii").strip())],
 )
-packets = PacketPolicy(receiver=Receiver(methods), peers=[connector])
+packets = PacketPolicy(peers=[connector])
 policy = ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER)
 
 

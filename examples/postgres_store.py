@@ -11,16 +11,32 @@ from attrs import asdict
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolClosed
 
-from incoming_payments.domain.amount import Amount, Asset
-from incoming_payments.domain.events import Event, EventKind
-from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
-from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.listing import PaymentQuery
-from incoming_payments.domain.payment import ClientId, Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
-from incoming_payments.domain.transitions import State
-from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable, StoreUnusable
-from incoming_payments.ports import Decide
-from incoming_payments.stores.guard import check_insert, check_update, sweep_at
+from incoming_payments.stores import (
+    Amount,
+    Asset,
+    ClientId,
+    Credit,
+    CreditId,
+    Decide,
+    Decision,
+    Event,
+    EventKind,
+    IdempotencyKey,
+    IncomingPayment,
+    KeyedCreation,
+    PaymentExists,
+    PaymentId,
+    PaymentNotFound,
+    PaymentQuery,
+    Progress,
+    State,
+    StoreUnavailable,
+    StoreUnusable,
+    Terms,
+    check_insert,
+    check_update,
+    sweep_at,
+)
 
 T = TypeVar("T")
 Connection = psycopg.Connection[DictRow]

@@ -6,16 +6,18 @@ the tables below. The last tests show that each check can fail.
 
 import ast
 import importlib.metadata
+import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, get_origin
 
 import pytest
 
 import incoming_payments
+from incoming_payments import errors, ports, stores
 
 PACKAGE: Final = "incoming_payments"
 SOURCE: Final = Path(incoming_payments.__file__).parent
@@ -263,6 +265,29 @@ def test_a_store_imports_one_driver_at_most(module: str) -> None:
     assert len({name.partition(".")[0] for name, _ in imports(module, ast.parse(ALL[module]))} & DRIVERS) <= 1
 
 
+def test_the_package_exports_every_exception_and_every_port() -> None:
+    """A host imports every exception that a method can raise, and each Protocol of a port, from the package."""
+    classes = {name: value for name, value in vars(errors).items() if inspect.isclass(value)}
+    exceptions = {name for name, value in classes.items() if issubclass(value, Exception)}
+    assert exceptions | set(ports.__all__) - {"Decide"} <= set(incoming_payments.__all__)
+
+
+def test_the_package_exports_no_flow() -> None:
+    """The package exports neither a flow nor a name that needs the name of its module."""
+    functions = {name: getattr(incoming_payments, name) for name in incoming_payments.__all__}
+    functions = {name: value for name, value in functions.items() if inspect.isfunction(value)}
+    assert [name for name, value in functions.items() if get_origin(value.__annotations__["return"]) is Generator] == []
+    assert {"Flow", "arun", "complete", "handle", "receive", "run"}.isdisjoint(incoming_payments.__all__)
+
+
+def test_a_store_author_imports_from_one_module() -> None:
+    """The store in the examples needs no other module of the library."""
+    example = TESTS.parents[1] / "examples" / "postgres_store.py"
+    names = [name for name, _ in imports("postgres_store", ast.parse(example.read_text("utf-8")))]
+    used = [name for name in names if name.startswith(f"{PACKAGE}.")]
+    assert set(used) <= {f"{stores.__name__}.{name}" for name in stores.__all__}
+
+
 # Packages whose public names are all in `__init__`: the modules are private, and one test file tests the package.
 TESTED_AS_ONE: Final = {f"{PACKAGE}.testing.simulation"}
 # Modules that only declare Protocols
@@ -319,7 +344,7 @@ NEEDS_NO_EXTRA: Final = [
     *(
         name.removesuffix(".__init__")
         for name in ALL
-        if part_of(name) in {"__main__", "clients", "hosts", "log", "observers", "server", "service", "stores"}
+        if part_of(name) in {"__main__", "outbound", "hosts", "log", "observers", "server", "service", "stores"}
         and name not in {*FRAMEWORKS, *HTTP_LIBRARIES}
     ),
     f"{PACKAGE}.testing.sender",

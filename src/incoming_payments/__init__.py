@@ -5,14 +5,30 @@ A host holds one `IncomingPayments`, or one `AsyncIncomingPayments`. This object
 payment rail. The host passes `Ports` (its store, wallet addresses, authorization server and payment methods) and a
 `ServicePolicy`. `hosts` has adapters for WSGI and ASGI.
 
-The flows behind the methods are public too; `run` and `arun` run them.
+This module also has the Protocols of the ports, the values, and every exception. `incoming_payments.stores` has the
+names for the author of a store. The flows behind the methods are in the modules of `flows`.
 """
 
-from incoming_payments.domain.amount import Amount, Asset, Tolerance
-from incoming_payments.domain.events import Event, EventKind
-from incoming_payments.domain.lifecycle import Decision, state_of
-from incoming_payments.domain.methods import IlpPaymentMethod
+from incoming_payments.domain.amount import (
+    Amount,
+    Asset,
+    Tolerance,
+)
+from incoming_payments.domain.events import (
+    Event,
+    EventKind,
+)
+from incoming_payments.domain.lifecycle import (
+    state_of,
+)
+from incoming_payments.domain.listing import (
+    PaymentPage,
+)
+from incoming_payments.domain.methods import (
+    IlpPaymentMethod,
+)
 from incoming_payments.domain.payment import (
+    HOST,
     ClientId,
     Credit,
     CreditId,
@@ -23,25 +39,75 @@ from incoming_payments.domain.payment import (
     WalletAddressUrl,
     wallet_address_url,
 )
-from incoming_payments.domain.transitions import State
-from incoming_payments.endpoints.open_payments import Request, Response, handle
-from incoming_payments.endpoints.packets import HttpPeer, PacketPolicy, handle_packet
-from incoming_payments.errors import (
-    AuthorizationServerUnavailable,
-    ConfigurationError,
-    IncomingPaymentsError,
-    PolicyRefused,
-    PortUnavailable,
-    StoreUnavailable,
+from incoming_payments.domain.transitions import (
+    State,
 )
-from incoming_payments.flows.complete import complete
-from incoming_payments.flows.expire import announce_expired
-from incoming_payments.flows.machinery.effects import Flow
-from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
-from incoming_payments.flows.machinery.run import arun, run
-from incoming_payments.flows.policy import ServicePolicy
-from incoming_payments.flows.receive import receive
-from incoming_payments.flows.receive_packet import PacketAnswer, answer_packet, receive_packet
+from incoming_payments.endpoints.open_payments import (
+    Request,
+    Response,
+)
+from incoming_payments.endpoints.packets import (
+    HttpPeer,
+    PacketPolicy,
+)
+from incoming_payments.errors import (
+    AccessForbidden,
+    AmountOverflow,
+    AmountTooLarge,
+    ApprovalPending,
+    ApprovalRequired,
+    ApprovalUnavailable,
+    AssetMismatch,
+    AuthorizationServerUnavailable,
+    BackupFailed,
+    BrokenDecision,
+    ClientKeysUnavailable,
+    ClockBehind,
+    ConfigurationError,
+    CreditIdReused,
+    CursorNotFound,
+    FlowStuck,
+    HttpRefused,
+    IdempotencyKeyReused,
+    IncomingPaymentsError,
+    InvalidValue,
+    Malformed,
+    MalformedAddress,
+    MalformedField,
+    MalformedIdempotencyKey,
+    MalformedJson,
+    MalformedKey,
+    MalformedPacket,
+    MalformedQuery,
+    PacketExpired,
+    PaymentCompleted,
+    PaymentExists,
+    PaymentExpired,
+    PaymentNotFound,
+    PaymentRefused,
+    PolicyRefused,
+    PortMissing,
+    PortUnavailable,
+    QuotaExceeded,
+    Refused,
+    SignatureRefused,
+    StoreError,
+    StoreStopped,
+    StoreUnavailable,
+    StoreUnusable,
+    TermsRefused,
+    TokenRefused,
+    WalletAddressesUnavailable,
+    WalletAddressInactive,
+    WalletAddressNotFound,
+)
+from incoming_payments.flows.machinery.ports import (
+    AsyncPorts,
+    Ports,
+)
+from incoming_payments.flows.policy import (
+    ServicePolicy,
+)
 from incoming_payments.gnap import (
     AccessRight,
     AccessToken,
@@ -51,66 +117,158 @@ from incoming_payments.gnap import (
     read_access,
     read_introspection,
 )
-from incoming_payments.ilp import DerivedMethods, Peer, Receiver
-from incoming_payments.ports.approval import Approval, ProposedCredit, ProposedPayment
-from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
+from incoming_payments.ilp import (
+    DerivedMethods,
+    Peer,
+    Receiver,
+)
+from incoming_payments.ports import (
+    Approval,
+    ApprovalPort,
+    AsyncApprovalPort,
+    AsyncClientKeys,
+    AsyncIntrospector,
+    AsyncMethodAllocator,
+    AsyncNonces,
+    AsyncPaymentStore,
+    AsyncQuotas,
+    AsyncWalletAddresses,
+    ClientKeys,
+    CreditDecided,
+    Introspector,
+    MethodAllocator,
+    Nonces,
+    Observation,
+    Observer,
+    PacketAnswered,
+    PaymentStore,
+    Proposal,
+    ProposedCredit,
+    ProposedPayment,
+    Quotas,
+    RequestAnswered,
+    StoreBatch,
+    TokenIntrospected,
+    WalletAddresses,
+)
+from incoming_payments.service import (
+    AsyncIncomingPayments,
+    IncomingPayments,
+)
 
 __all__ = [
+    "HOST",
+    "AccessForbidden",
     "AccessRight",
     "AccessToken",
     "AccessTokenInfo",
     "Amount",
+    "AmountOverflow",
+    "AmountTooLarge",
     "Approval",
+    "ApprovalPending",
+    "ApprovalPort",
+    "ApprovalRequired",
+    "ApprovalUnavailable",
     "Asset",
+    "AssetMismatch",
+    "AsyncApprovalPort",
+    "AsyncClientKeys",
     "AsyncIncomingPayments",
+    "AsyncIntrospector",
+    "AsyncMethodAllocator",
+    "AsyncNonces",
+    "AsyncPaymentStore",
     "AsyncPorts",
+    "AsyncQuotas",
+    "AsyncWalletAddresses",
     "AuthorizationServerUnavailable",
+    "BackupFailed",
+    "BrokenDecision",
     "ClientId",
+    "ClientKeys",
+    "ClientKeysUnavailable",
+    "ClockBehind",
     "ConfigurationError",
     "Credit",
+    "CreditDecided",
     "CreditId",
-    "Decision",
+    "CreditIdReused",
+    "CursorNotFound",
     "DerivedMethods",
     "Event",
     "EventKind",
-    "Flow",
+    "FlowStuck",
     "HttpPeer",
+    "HttpRefused",
+    "IdempotencyKeyReused",
     "IlpPaymentMethod",
     "InactiveWalletAddress",
     "IncomingPayment",
     "IncomingPayments",
     "IncomingPaymentsError",
-    "PacketAnswer",
+    "Introspector",
+    "InvalidValue",
+    "Malformed",
+    "MalformedAddress",
+    "MalformedField",
+    "MalformedIdempotencyKey",
+    "MalformedJson",
+    "MalformedKey",
+    "MalformedPacket",
+    "MalformedQuery",
+    "MethodAllocator",
+    "Nonces",
+    "Observation",
+    "Observer",
+    "PacketAnswered",
+    "PacketExpired",
     "PacketPolicy",
+    "PaymentCompleted",
+    "PaymentExists",
+    "PaymentExpired",
     "PaymentId",
+    "PaymentNotFound",
+    "PaymentPage",
+    "PaymentRefused",
+    "PaymentStore",
     "Peer",
     "PolicyRefused",
+    "PortMissing",
     "PortUnavailable",
     "Ports",
+    "Proposal",
     "ProposedCredit",
     "ProposedPayment",
+    "QuotaExceeded",
+    "Quotas",
     "Receiver",
+    "Refused",
     "Request",
+    "RequestAnswered",
     "Response",
     "ServicePolicy",
+    "SignatureRefused",
     "State",
     "StaticIntrospector",
+    "StoreBatch",
+    "StoreError",
+    "StoreStopped",
     "StoreUnavailable",
+    "StoreUnusable",
+    "TermsRefused",
+    "TokenIntrospected",
     "TokenQuery",
+    "TokenRefused",
     "Tolerance",
     "WalletAddress",
+    "WalletAddressInactive",
+    "WalletAddressNotFound",
     "WalletAddressUrl",
-    "announce_expired",
-    "answer_packet",
-    "arun",
-    "complete",
-    "handle",
-    "handle_packet",
+    "WalletAddresses",
+    "WalletAddressesUnavailable",
     "read_access",
     "read_introspection",
-    "receive",
-    "receive_packet",
-    "run",
     "state_of",
     "wallet_address_url",
 ]

@@ -34,7 +34,7 @@ IncomingPaymentsError              has a code, a description and details
 │   ├── WalletAddressInactive
 │   └── HttpRefused                HTTP has a status for this refusal: method, media type, size
 ├── PortUnavailable                a port cannot answer now: repeat the call
-│   ├── AcceptanceUnavailable
+│   ├── ApprovalUnavailable
 │   ├── AuthorizationServerUnavailable
 │   ├── ClientKeysUnavailable
 │   ├── ClockBehind
@@ -52,7 +52,8 @@ IncomingPaymentsError              has a code, a description and details
 └── ConfigurationError             a setting is missing or wrong
 ```
 
-Match on the class or on `code`, never on the description. `api.STATUS` maps the classes to HTTP status codes.
+Match on the class or on `code`, never on the description. `endpoints.open_payments.STATUS` maps the classes to HTTP
+status codes.
 """
 
 from collections.abc import Mapping
@@ -277,8 +278,8 @@ class AuthorizationServerUnavailable(PortUnavailable, code="authorization_server
     """The authorization server does not answer, or its answer does not say whether the token is active."""
 
 
-class AcceptanceUnavailable(PortUnavailable, code="acceptance_unavailable"):
-    """The acceptance port of the host failed, or did not answer within its bound. Nothing was stored."""
+class ApprovalUnavailable(PortUnavailable, code="acceptance_unavailable"):
+    """The approval port of the host failed, or did not answer within its bound. Nothing was stored."""
 
 
 class ClientKeysUnavailable(PortUnavailable, code="client_keys_unavailable"):

@@ -1,4 +1,7 @@
-"""All limits. Each name ends with its unit, and the reason is on the same line. This module imports nothing.
+"""All limits and defaults. The reason for each is on the same line. This module imports nothing.
+
+The name of a bound ends with its unit and `_MAX` or `_MIN`. The name of a default ends with `_DEFAULT`; a host can set
+another value.
 
 Every input from outside has a limit, and the error for an input beyond it names the limit. The relations between limits
 are checked when this module is imported, also under `python -O`.
@@ -18,13 +21,13 @@ ACCEPT_CHARS_MAX: Final = 1024  # all Accept fields of a request: browsers send 
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's wallet address
 CREDIT_ID_CHARS_MAX: Final = 200  # long enough for a hash, a UUID or a core banking reference
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255  # a UUID has 36; an index entry stays small
-IDEMPOTENCY_KEY_S_MAX: Final = 24 * 3600  # the default: apps retry for a day at most
-IDEMPOTENCY_KEY_SETTING_S_MAX: Final = 366 * 24 * 3600  # the largest setting: the records stay in the database
-METADATA_BYTES_MAX: Final = 8 * 1024  # the default: enough for an invoice reference, too small to serve as storage
-METADATA_DEPTH_MAX: Final = 8  # the default: typical metadata has one or two levels
-EXPIRY_S_MAX: Final = 366 * 24 * 3600  # the default maximum for `expiresAt`: a leap year from now
-PAGE_PAYMENTS_MAX: Final = 20  # the default for one page of a list: 170 KB with the largest metadata
-PAGE_PAYMENTS_SETTING_MAX: Final = 100  # the largest page: Open Payments allows no more
+IDEMPOTENCY_KEY_S_DEFAULT: Final = 24 * 3600  # apps retry for a day at most
+IDEMPOTENCY_KEY_S_MAX: Final = 366 * 24 * 3600  # the largest setting: the records stay in the database
+METADATA_BYTES_DEFAULT: Final = 8 * 1024  # enough for an invoice reference, too small to serve as storage
+METADATA_DEPTH_DEFAULT: Final = 8  # typical metadata has one or two levels
+EXPIRY_S_MAX_DEFAULT: Final = 366 * 24 * 3600  # the maximum for `expiresAt`: a leap year from now
+PAGE_PAYMENTS_DEFAULT: Final = 20  # one page of a list: 170 KB with the largest metadata
+PAGE_PAYMENTS_MAX: Final = 100  # the largest page: Open Payments allows no more
 METHODS_MAX: Final = 8  # one for each payment method type; there is one type today
 
 # --- ILP: spec section 2.3, RFC 15 ---
@@ -42,15 +45,15 @@ PEER_TOKENS_MAX: Final = 8  # tokens of one peer: it needs two while it changes 
 STREAM_FRAMES_MAX: Final = 256  # frames in one packet: senders use about ten, and thousands would fit
 STREAMS_ANSWERED_MAX: Final = 10  # streams in one reply: RFC 29 §3.3 lets a client open 10 at first
 STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments with cached keys: about 2 KB each
-EXCESS_UNITS_MAX: Final = 1  # the default excess of a packet, in minor units: rounding of an exchange rate
-EXCESS_BASIS_POINTS_MAX: Final = 100  # the default excess, relative to incomingAmount: for senders with a coarse asset
-EXCESS_BASIS_POINTS_SETTING_MAX: Final = 5000  # the largest setting: half of incomingAmount is far beyond rounding
-PREPARE_MARGIN_MS_MIN: Final = 1000  # the default time that a Prepare must have left, for commit and reply
-PREPARE_MARGIN_SETTING_MS_MAX: Final = 20_000  # the largest setting: a packet has about 30 s for its whole route
+EXCESS_UNITS_DEFAULT: Final = 1  # the excess of a packet, in minor units: rounding of an exchange rate
+EXCESS_BASIS_POINTS_DEFAULT: Final = 100  # the excess, relative to incomingAmount: for senders with a coarse asset
+EXCESS_BASIS_POINTS_MAX: Final = 5000  # the largest setting: half of incomingAmount is far beyond rounding
+PREPARE_MARGIN_MS_DEFAULT: Final = 1000  # the time that a Prepare must have left, for commit and reply
+PREPARE_MARGIN_MS_MAX: Final = 20_000  # the largest setting: a packet has about 30 s for its whole route
 
 # --- the STREAM sender for tests ---
 SENDER_IN_FLIGHT_MAX: Final = 64  # each packet in flight takes a thread and a connection
-SENDER_PATIENCE_S_MAX: Final = 30.0  # default: give up after this long without a Fulfill; a restart takes 2 s
+SENDER_PATIENCE_S_DEFAULT: Final = 30.0  # give up after this long without a Fulfill; a restart takes 2 s
 SENDER_BACKOFF_S_MAX: Final = 1.0  # the longest pause before a retry: the sender notices a restart within 1 s
 
 # --- JSON ---
@@ -73,10 +76,10 @@ SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item: RFC 9421 defi
 KEY_ID_CHARS_MAX: Final = 256
 NONCE_CHARS_MAX: Final = 256
 
-SIGNATURE_AGE_S_MAX: Final = 300  # the default: enough for slow networks and retries
-CLOCK_SKEW_S_MAX: Final = 60  # the default maximum by which a client's clock may be ahead
-SIGNATURE_AGE_SETTING_S_MAX: Final = 24 * 3600  # the largest setting: a longer window helps only replays
-CLOCK_SKEW_SETTING_S_MAX: Final = 3600  # the largest setting: an hour is a wrong time zone, not skew
+SIGNATURE_AGE_S_DEFAULT: Final = 300  # enough for slow networks and retries
+CLOCK_SKEW_S_DEFAULT: Final = 60  # the maximum by which a client's clock may be ahead
+SIGNATURE_AGE_S_MAX: Final = 24 * 3600  # the largest setting: a longer window helps only replays
+CLOCK_SKEW_S_MAX: Final = 3600  # the largest setting: an hour is a wrong time zone, not skew
 
 # --- diagnoses of refused signatures, for the log ---
 EXPLAIN_VERIFICATIONS_MAX: Final = 128  # trials of one diagnosis: a signature needs about 80; at most 0.1 s
@@ -100,10 +103,10 @@ ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
 
 # --- clients that reach other systems over HTTP ---
-INTROSPECTION_S_MAX: Final = 3.0  # the default for one introspection with its retries: a client waits 10 s or more
-INTROSPECTION_SETTING_S_MAX: Final = 30.0  # the largest setting: the clients have given up by then
+INTROSPECTION_S_DEFAULT: Final = 3.0  # one introspection with its retries: a client waits 10 s or more
+INTROSPECTION_S_MAX: Final = 30.0  # the largest setting: the clients have given up by then
 INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token stays usable that long
-INTROSPECTIONS_CACHED_MAX: Final = 10_000  # the default: usually 2 KB each, and 20 KB at most
+INTROSPECTIONS_CACHED_DEFAULT: Final = 10_000  # usually 2 KB each, and 20 KB at most
 INTROSPECTION_CACHED_BYTES_MAX: Final = 8 * 1024  # a client chooses its rights, and could fill the memory with them
 ACTIVE_TOKENS_MAX: Final = 10_000  # remembered digests of tokens, for the reserved connections: 200 bytes each
 ANSWERS_REMEMBERED_MAX: Final = 256  # remembered answers of one introspector: usually 2 KB each, and 20 KB at most
@@ -125,14 +128,14 @@ DOCUMENTS_MAX: Final = 1024  # documents in one cache: 25 MB, if each client pub
 FIRST_FETCHES_MAX: Final = 128  # simultaneous fetches of unknown key sets: at most 600 KB each, with asyncio over TLS
 FETCHES_OF_DOMAIN_MAX: Final = 2  # fetches from one parent domain once half are in use: its owner may be slow
 WALLET_FIRST_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown wallet addresses: they are from your own service
-DOCUMENT_FETCH_S_MAX: Final = 3.0  # the default for one fetch: the client waits for the fetch
-DOCUMENT_AGE_S_MAX: Final = 300.0  # the default until a document is fetched again: a withdrawn key is valid that long
+DOCUMENT_FETCH_S_DEFAULT: Final = 3.0  # one fetch: the client waits for the fetch
+DOCUMENT_AGE_S_DEFAULT: Final = 300.0  # seconds until a document is fetched again: a withdrawn key is valid that long
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: long enough to repair a server
 DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # pause between two fetches of one document: the longest wait for a new key
 
 # --- approval and quotas ---
-APPROVAL_S_MAX: Final = 1.5  # the default for one approval, as in Rafiki: a packet has some seconds left on arrival
-APPROVAL_SETTING_S_MAX: Final = 30.0  # the largest setting: a packet has expired by then
+APPROVAL_S_DEFAULT: Final = 1.5  # one approval, as in Rafiki: a packet has some seconds left on arrival
+APPROVAL_S_MAX: Final = 30.0  # the largest setting: a packet has expired by then
 PORT_THREADS_MAX: Final = 64  # threads of one sync port: more calls at once wait, and each thread needs memory
 REFUSAL_CHARS_MAX: Final = 1000  # length of the host's words in a reply: a few sentences; the rest is cut off
 QUOTA_REQUESTS_MAX: Final = 1_000_000  # the largest quota of requests a minute: a larger quota would limit nothing
@@ -177,33 +180,33 @@ STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # SQLite shortens a log that 
 STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # beyond this, the writer waits for readers and empties the log
 STORE_TRUNCATE_MS_MAX: Final = 250  # how long the writer waits for readers: updates wait as long
 STORE_BUSY_S_MAX: Final = 5.0  # how long to wait for a lock that another process holds
-NONCES_MAX: Final = 100_000  # the default: 250 signed requests a second for a whole window; about 30 MB in memory
+NONCES_DEFAULT: Final = 100_000  # 250 signed requests a second for a whole window; about 30 MB in memory
 NONCES_SWEPT_MAX: Final = 2  # expired nonces removed per new nonce: more than one, so that they never pile up
 IDEMPOTENCY_KEYS_SWEPT_MAX: Final = 2  # expired keys removed per new key: more than one, so that they never pile up
 
 for _smaller, _larger, _why in (
-    (METADATA_BYTES_MAX, BODY_BYTES_MAX, "metadata is part of the body"),
-    (METADATA_BYTES_MAX, JSON_BRACKETS_MAX, "metadata may consist of brackets"),
-    (METADATA_DEPTH_MAX, JSON_DEPTH_MAX, "metadata is part of the body"),
+    (METADATA_BYTES_DEFAULT, BODY_BYTES_MAX, "metadata is part of the body"),
+    (METADATA_BYTES_DEFAULT, JSON_BRACKETS_MAX, "metadata may consist of brackets"),
+    (METADATA_DEPTH_DEFAULT, JSON_DEPTH_MAX, "metadata is part of the body"),
     (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field is part of all fields"),
     (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "a header field holds the token"),
-    (PAGE_PAYMENTS_MAX, PAGE_PAYMENTS_SETTING_MAX, "the default page must be a valid page"),
+    (PAGE_PAYMENTS_DEFAULT, PAGE_PAYMENTS_MAX, "the default page must be a valid page"),
     (SIGNATURES_MAX, SF_MEMBERS_MAX, "each signature is a member"),
     (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a diagnosis holds the value"),
-    (CLOCK_SKEW_S_MAX, SIGNATURE_AGE_S_MAX, "the age limit must allow for the skew"),
-    (IDEMPOTENCY_KEY_S_MAX, IDEMPOTENCY_KEY_SETTING_S_MAX, "the default time must be a valid setting"),
-    (SIGNATURE_AGE_S_MAX, SIGNATURE_AGE_SETTING_S_MAX, "the default age must be a valid setting"),
-    (CLOCK_SKEW_S_MAX, CLOCK_SKEW_SETTING_S_MAX, "the default skew must be a valid setting"),
+    (CLOCK_SKEW_S_DEFAULT, SIGNATURE_AGE_S_DEFAULT, "the age limit must allow for the skew"),
+    (IDEMPOTENCY_KEY_S_DEFAULT, IDEMPOTENCY_KEY_S_MAX, "the default time must be a valid setting"),
+    (SIGNATURE_AGE_S_DEFAULT, SIGNATURE_AGE_S_MAX, "the default age must be a valid setting"),
+    (CLOCK_SKEW_S_DEFAULT, CLOCK_SKEW_S_MAX, "the default skew must be a valid setting"),
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep finds payments in one effect and needs one for each"),
     (QUOTA_UNPAID_MAX + 100, FLOW_STEPS_MAX, "a create may load each unpaid payment"),
-    (APPROVAL_S_MAX, APPROVAL_SETTING_S_MAX, "the default bound must be a valid setting"),
+    (APPROVAL_S_DEFAULT, APPROVAL_S_MAX, "the default bound must be a valid setting"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
     (LOOK_UPS_OF_DOMAIN_MAX, LOOK_UPS_MAX // 2, "one domain must not take all look-ups"),
     (FETCHES_OF_DOMAIN_MAX, FIRST_FETCHES_MAX // 2, "one domain must not take all fetches"),
     (FIRST_FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch has a connection"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "the largest cached answer must be a valid answer"),
-    (INTROSPECTION_S_MAX, INTROSPECTION_SETTING_S_MAX, "the default time must be a valid setting"),
+    (INTROSPECTION_S_DEFAULT, INTROSPECTION_S_MAX, "the default time must be a valid setting"),
     (BREAKER_OPEN_S_MIN, BREAKER_OPEN_S_MAX, "the first pause must not be longer than the longest"),
     (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
@@ -214,7 +217,7 @@ for _smaller, _larger, _why in (
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount needs that many digits"),
     (ILP_DATA_BYTES_MAX + ILP_ADDRESS_CHARS_MAX, ILP_PREPARE_BYTES_MAX, "a Prepare holds data and an address"),
     (STREAMS_ANSWERED_MAX, STREAM_FRAMES_MAX, "a reply is a packet with one frame per stream"),
-    (SENDER_BACKOFF_S_MAX, SENDER_PATIENCE_S_MAX, "the sender must retry before it gives up"),
+    (SENDER_BACKOFF_S_MAX, SENDER_PATIENCE_S_DEFAULT, "the sender must retry before it gives up"),
 ):
     if _smaller > _larger:
         raise RuntimeError(f"limits.py: {_smaller} must not be more than {_larger}: {_why}")

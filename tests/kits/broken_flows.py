@@ -137,11 +137,11 @@ def _ignores_expiry(arrival: Arrival, clock: Clock, proof: Proof) -> Flow[Incomi
     return after
 
 
-def receive_without_expiry(id: PaymentId, *, credit: str, amount: Amount, clock: Clock) -> Flow[Credit]:
+def receive_without_expiry(id: PaymentId, *, credit_id: str, amount: Amount, clock: Clock) -> Flow[Credit]:
     """Credit the host's money after the payment has expired."""
-    decide = partial(lifecycle.credit, id=CreditId(credit), amount=amount, now=clock())
+    decide = partial(lifecycle.credit, credit_id=CreditId(credit_id), amount=amount, now=clock())
     decide_anyway = _without_expiry(decide, lambda credit, _: credit)
-    credited: Credit = yield from UpdatePayment(id, decide_anyway, CreditId(credit))
+    credited: Credit = yield from UpdatePayment(id, decide_anyway, CreditId(credit_id))
     return credited
 
 
@@ -205,9 +205,9 @@ def get_with_a_bug(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]:
     return evolve(view, received_amount=Amount(1 // len(policy.base_url[:0]), view.received_amount.asset))
 
 
-def receive_that_doubles(id: PaymentId, *, credit: str, amount: Amount, clock: Clock) -> Flow[Credit]:
+def receive_that_doubles(id: PaymentId, *, credit_id: str, amount: Amount, clock: Clock) -> Flow[Credit]:
     """Credit the right amount, and return twice that amount to the host."""
-    credited = yield from receive(id, credit=credit, amount=amount, clock=clock)
+    credited = yield from receive(id, credit_id=credit_id, amount=amount, clock=clock)
     twice = Amount(min(2 * credited.amount.value, UINT64_MAX), credited.amount.asset)
     return evolve(credited, amount=twice, received=Amount(UINT64_MAX, twice.asset))
 

@@ -48,18 +48,18 @@ def raising(error: BaseException) -> Decide:
 
 
 class Rules:
-    """An acceptance port that answers by `decide`, and keeps the proposals."""
+    """An approval port that answers by `decide`, and keeps the proposals."""
 
     def __init__(self, decide: Decide = lambda _: Approval.APPROVED) -> None:
         self.decide = decide
         self.proposals: list[Any] = []
 
-    def accept_payment(self, proposed: ProposedPayment) -> Any:
+    def approve_payment(self, proposed: ProposedPayment) -> Any:
         """Answer by `decide`."""
         self.proposals.append(proposed)
         return self.decide(proposed)
 
-    def accept_credit(self, proposed: ProposedCredit) -> Any:
+    def approve_credit(self, proposed: ProposedCredit) -> Any:
         """Answer by `decide`."""
         self.proposals.append(proposed)
         return self.decide(proposed)

@@ -29,7 +29,7 @@ REUSED: Final = (
 
 def credit(payment: IncomingPayment, value: int, now: datetime = NOW, *, id: str = "wire-1") -> Decision[Credit]:
     """Return the decision to credit `value` cents to `payment`."""
-    return lifecycle.credit(payment, None, id=CreditId(id), amount=Amount(value, USD), now=now)
+    return lifecycle.credit(payment, None, credit_id=CreditId(id), amount=Amount(value, USD), now=now)
 
 
 def credit_packet(
@@ -44,7 +44,9 @@ def credit_packet(
     """Return the decision to credit a packet of `value` minor units of `asset` to `payment`."""
     amount = Amount(value, asset)
     tolerance = tolerance or Tolerance()
-    return lifecycle.credit_packet(payment, earlier, id=ID, amount=amount, now=now, tolerance=tolerance, peer=PEER)
+    return lifecycle.credit_packet(
+        payment, earlier, credit_id=ID, amount=amount, now=now, tolerance=tolerance, peer=PEER
+    )
 
 
 def credited(payment: IncomingPayment, value: int, now: datetime = NOW, *, id: str = "wire-1") -> IncomingPayment:

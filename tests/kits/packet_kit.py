@@ -8,10 +8,9 @@ from incoming_payments.endpoints.packets import HttpPeer, PacketPolicy
 from incoming_payments.gnap import AccessToken
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Fulfill, Reject
-from incoming_payments.ilp.receive import Receiver
 from incoming_payments.testing.replies import decode_reply
 from kits.service_kit import header
-from kits.stream_kit import METHODS, PEER
+from kits.stream_kit import PEER
 
 TOKEN: Final = "connector-token-1"
 OLD_TOKEN: Final = "connector-token-0="
@@ -29,7 +28,7 @@ def tokens(*values: str) -> list[AccessToken]:
 def a_policy(**changes: Any) -> PacketPolicy:
     """Return a policy with two peers. The first peer has two tokens."""
     peers = [HttpPeer(PEER, tokens(TOKEN, OLD_TOKEN)), HttpPeer(EURO_PEER, tokens(EURO_TOKEN))]
-    return PacketPolicy(**{"receiver": Receiver(METHODS), "peers": peers, **changes})
+    return PacketPolicy(**{"peers": peers, **changes})
 
 
 def a_request(body: bytes = b"", *headers: tuple[str, str], method: str = "POST") -> Request:

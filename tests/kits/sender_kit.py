@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from incoming_payments.ilp.packet import Fulfill, PacketType, Reject, encode
 from incoming_payments.ilp.stream import Frame, StreamKeys, StreamPacket
-from incoming_payments.limits import SENDER_PATIENCE_S_MAX
+from incoming_payments.limits import SENDER_PATIENCE_S_DEFAULT
 from incoming_payments.testing import NOW
 from incoming_payments.testing.sender import Packet, Payee, SenderTotals, StreamSender
 from kits.stream_kit import Service
@@ -13,7 +13,7 @@ from kits.stream_kit import Service
 SECRET: Final = bytes(range(32))
 PAYEE: Final = Payee("test.bank.abc", SECRET)
 KEYS: Final = StreamKeys(SECRET)
-TIMEOUT: Final = timedelta(seconds=SENDER_PATIENCE_S_MAX)
+TIMEOUT: Final = timedelta(seconds=SENDER_PATIENCE_S_DEFAULT)
 
 
 def payee_of(service: Service) -> Payee:

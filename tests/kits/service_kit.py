@@ -153,9 +153,9 @@ class Service:
         check(request.method, request.path, response)
         return response
 
-    def receive(self, id: str, value: int, *, credit: str = "wire-1", asset: Asset = USD) -> Credit:
+    def receive(self, id: str, value: int, *, credit_id: str = "wire-1", asset: Asset = USD) -> Credit:
         """Credit `value` minor units to the payment `id`."""
-        return self.run(receive(id, credit=credit, amount=Amount(value, asset), clock=self.clock))
+        return self.run(receive(id, credit_id=credit_id, amount=Amount(value, asset), clock=self.clock))
 
     def client(
         self,
@@ -180,7 +180,7 @@ class Unused:
         raise AssertionError("this port must not be used")
 
     load = update = events = find_expired = find_creation = find_payments = insert
-    find = introspect = use = allocate = accept_payment = accept_credit = admit = reserve = release = insert
+    find = introspect = use = allocate = approve_payment = approve_credit = admit = reserve = release = insert
 
 
 class Recorder:

@@ -46,7 +46,7 @@ CODES = {
     "WalletAddressInactive": "inactive_wallet_address",
     "HttpRefused": "http_error",
     "PortUnavailable": "port_unavailable",
-    "AcceptanceUnavailable": "acceptance_unavailable",
+    "ApprovalUnavailable": "acceptance_unavailable",
     "AuthorizationServerUnavailable": "authorization_server_unavailable",
     "ClientKeysUnavailable": "client_keys_unavailable",
     "ClockBehind": "clock_behind",

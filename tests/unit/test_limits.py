@@ -22,11 +22,11 @@ def test_limits_of_spec_8() -> None:
 
 
 def test_every_limit_is_positive_and_has_a_reason() -> None:
-    """Each limit ends with `_MAX` or `_MIN`, is greater than zero, and has its reason beside it."""
+    """Each limit ends with `_MAX`, `_MIN` or `_DEFAULT`, is greater than zero, and has its reason beside it."""
     written = dict(re.findall(r"^([A-Z0-9_]+): Final = [^#\n]+(#.*)?$", SOURCE.read_text(), re.MULTILINE))
     assert set(written) == set(all_limits())
     for name, value in all_limits().items():
-        assert name.endswith(("_MAX", "_MIN")), name
+        assert name.endswith(("_MAX", "_MIN", "_DEFAULT")), name
         assert value > 0, name
     without_reason = {"ILP_ADDRESS_CHARS_MAX", "KEY_ID_CHARS_MAX", "NONCE_CHARS_MAX", "JWK_CHARS_MAX"}
     assert {name for name, reason in written.items() if not reason} <= without_reason

@@ -29,9 +29,9 @@ from incoming_payments import (
     StaticIntrospector,
     WalletAddress,
     WalletAddressUrl,
-    handle,
     state_of,
 )
+from incoming_payments.endpoints.open_payments import handle
 from incoming_payments.errors import ConfigurationError, InvalidValue, MalformedKey
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.machinery.run import arun
@@ -110,9 +110,8 @@ def verified(keys: Any = None, policy: Any = None, now: Any = NOW) -> object:
         (lambda: HttpPeer(PEER, "a-token-of-the-peer"), "tokens must be a list of AccessToken, not of str"),  # type: ignore[arg-type]
         (lambda: HttpPeer(PEER, TOKEN), "tokens must be a list of AccessToken, not of AccessToken"),
         (lambda: HttpPeer("test.bank.connector", [TOKEN]), "peer must be of type Peer, not str"),  # type: ignore[arg-type]
-        (lambda: PacketPolicy(receiver=METHODS, peers=[]), "receiver must be of type Receiver, not DerivedMethods"),
-        (lambda: PacketPolicy(receiver=RECEIVER, peers=[PEER]), "peers must be a list of HttpPeer, not of Peer"),
-        (lambda: PacketPolicy(receiver=RECEIVER, peers=None), "peers must be a list of HttpPeer, not of NoneType"),  # type: ignore[arg-type]
+        (lambda: PacketPolicy(peers=[PEER]), "peers must be a list of HttpPeer, not of Peer"),
+        (lambda: PacketPolicy(peers=None), "peers must be a list of HttpPeer, not of NoneType"),  # type: ignore[arg-type]
         (lambda: sign(REQUEST, RAW, created=5), "key must be a PrivateKey, not .*: load it by PrivateKey.from_pem"),
         (lambda: sign(REQUEST, KEY.public_jwk(), created=5), "key must be a PrivateKey, not dict"),
         (lambda: verified(keys={"k": KEY.public_jwk()}), "keys must map each kid to a PublicKey: load the keys by"),
@@ -165,7 +164,7 @@ def test_unknown_key_type_is_refused(build: Callable[[], object]) -> None:
         ("introspector", STORE, "with the method introspect, not MemoryStore"),
         ("nonces", STORE, "with the method use, not MemoryStore"),
         ("methods", RECEIVER, "with the method allocate, not Receiver"),
-        ("acceptance", {}, "with the methods accept_payment, accept_credit, not dict"),
+        ("approval", {}, "with the methods approve_payment, approve_credit, not dict"),
         ("approval_s", 0, "approval_s must be a number of seconds up to 30.0, not 0"),
         ("approval_s", 31, "up to 30.0, not 31"),
         ("approval_s", float("nan"), "up to 30.0, not nan"),

@@ -86,8 +86,8 @@ class Tolerance:
     25
     """
 
-    units: int = field(default=limits.EXCESS_UNITS_MAX, validator=integer())
-    basis_points: int = field(default=limits.EXCESS_BASIS_POINTS_MAX, validator=integer())
+    units: int = field(default=limits.EXCESS_UNITS_DEFAULT, validator=integer())
+    basis_points: int = field(default=limits.EXCESS_BASIS_POINTS_DEFAULT, validator=integer())
 
     def excess_max(self, limit: Amount | None) -> int:
         """Return the largest excess of a total over `limit`, in minor units. The total stays below 2**64."""

@@ -11,8 +11,8 @@ from incoming_payments.domain.payment import Credit, PaymentId
 class Approver(enum.Enum):
     """The origin of an approval."""
 
-    HOST = "host"  # the acceptance port of the host
-    NO_PORT = "no port"  # no approval was requested: if there is an acceptance port, the driver refuses this proof
+    HOST = "host"  # the approval port of the host
+    NO_PORT = "no port"  # no approval was requested: if there is an approval port, the driver refuses this proof
 
 
 @frozen

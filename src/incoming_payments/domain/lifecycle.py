@@ -43,7 +43,7 @@ from incoming_payments.domain.transitions import (
     follow,
     is_completed,
 )
-from incoming_payments.limits import EXPIRY_S_MAX
+from incoming_payments.limits import EXPIRY_S_MAX_DEFAULT
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ def create(
     expires_at: datetime | None,
     metadata: MetadataJson | None,
     now: datetime,
-    expiry_s_max: int = EXPIRY_S_MAX,
+    expiry_s_max: int = EXPIRY_S_MAX_DEFAULT,
     default_expiry_s: int | None = None,
 ) -> Decision[IncomingPayment]:
     """Create a payment into `wallet_address` with nothing received. Spec section 4.1.
@@ -126,14 +126,14 @@ def credit(
     payment: IncomingPayment,
     earlier: Credit | None,
     *,
-    id: CreditId,
+    credit_id: CreditId,
     amount: Amount,
     now: datetime,
 ) -> Decision[Credit]:
-    """Credit `amount` to `payment` under the credit id `id`. Spec section 3.
+    """Credit `amount` to `payment` under `credit_id`. Spec section 3.
 
-    `earlier` is the credit that `payment` already has under `id`, if there is one. In that case nothing changes and
-    the answer is `earlier`, in every state of the payment.
+    `earlier` is the credit that `payment` already has under `credit_id`, if there is one. In that case nothing changes
+    and the answer is `earlier`, in every state of the payment.
 
     Raises, in this order: `CreditIdReused` when `earlier` has another amount, `AssetMismatch`, `InvalidValue` when
     `amount` is zero, `PaymentCompleted`, `PaymentExpired`, and `AmountOverflow` when the total would pass 2**64 - 1.
@@ -142,7 +142,7 @@ def credit(
         follow(REPEAT, earlier, amount, None)
         return Decision(earlier)
     move = follow(_CREDIT_IN[state_of(payment, now)], payment, amount, None)
-    after, made, events = _credited(payment, move, id, amount, now, None)
+    after, made, events = _credited(payment, move, credit_id, amount, now, None)
     return Decision(made, after, events, made)
 
 
@@ -150,13 +150,13 @@ def credit_packet(
     payment: IncomingPayment,
     earlier: Credit | None,
     *,
-    id: CreditId,
+    credit_id: CreditId,
     amount: Amount,
     now: datetime,
     tolerance: Tolerance,
     peer: str,
 ) -> Decision[IncomingPayment]:
-    """Credit the `amount` of an ILP packet to `payment` under the credit id `id`. Spec section 3.
+    """Credit the `amount` of an ILP packet to `payment` under `credit_id`. Spec section 3.
 
     `peer` is the ILP address of the peer that sent the packet. The `credited` event names the peer, because the peer
     owes the money. The answer is the payment as it is now, because the reply to the packet reports its total.
@@ -171,7 +171,7 @@ def credit_packet(
     move = follow(_PACKET_IN[state_of(payment, now)], payment, amount, tolerance)
     if move is UNCHANGED:
         return Decision(payment)
-    after, made, events = _credited(payment, move, id, amount, now, peer)
+    after, made, events = _credited(payment, move, credit_id, amount, now, peer)
     return Decision(after, after, events, made)
 
 
@@ -211,7 +211,7 @@ def _changed(payment: IncomingPayment, move: Move, at: datetime, **changes: Any)
 
 
 def _credited(
-    payment: IncomingPayment, move: Move, id: CreditId, amount: Amount, now: datetime, peer: str | None
+    payment: IncomingPayment, move: Move, credit_id: CreditId, amount: Amount, now: datetime, peer: str | None
 ) -> tuple[IncomingPayment, Credit, tuple[Event, ...]]:
     """Return `payment` with `amount` more, the credit, and the events of `move`."""
     terms, before = payment.terms, payment.progress
@@ -219,16 +219,16 @@ def _credited(
     total = Amount(before.received.value + amount.value, amount.asset)
     progress = Progress(total, at, before.version + len(move.events), before.closed_at, before.expiry_announced_at)
     after = IncomingPayment(terms, progress)
-    made = Credit(terms.id, id, amount, total, is_completed(after), at)
-    return after, made, _events(after, move, at, id, peer)
+    made = Credit(terms.id, credit_id, amount, total, is_completed(after), at)
+    return after, made, _events(after, move, at, credit_id, peer)
 
 
 def _events(
-    after: IncomingPayment, move: Move, at: datetime, credit: CreditId | None = None, peer: str | None = None
+    after: IncomingPayment, move: Move, at: datetime, credit_id: CreditId | None = None, peer: str | None = None
 ) -> tuple[Event, ...]:
     """Return the events of `move`, which led to `after`. The first event names the credit and the peer, if any."""
     id, progress = after.terms.id, after.progress
     first, *others = move.events
     version = progress.version - len(others)
-    event = Event(id, version, first, at, progress.received, credit, peer)
+    event = Event(id, version, first, at, progress.received, credit_id, peer)
     return event, *(Event(id, n, kind, at, progress.received) for n, kind in enumerate(others, version + 1))

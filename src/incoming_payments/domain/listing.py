@@ -20,7 +20,7 @@ from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.payment import ClientId, IncomingPayment, PaymentId, WalletAddressUrl
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import PAGE_PAYMENTS_SETTING_MAX
+from incoming_payments.limits import PAGE_PAYMENTS_MAX
 
 
 class Place(NamedTuple):
@@ -61,7 +61,7 @@ class PaymentQuery:
     """
 
     now: datetime = field(converter=check_time)
-    limit: int = field(validator=integer(1, PAGE_PAYMENTS_SETTING_MAX + 1))  # one more shows whether others follow
+    limit: int = field(validator=integer(1, PAGE_PAYMENTS_MAX + 1))  # one more shows whether others follow
     wallet_address: WalletAddressUrl | None = None
     client: ClientId | None = None
     state: State | None = field(default=None, converter=converters.optional(_state))

@@ -100,7 +100,7 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.QuotaExceeded: 429,
     errors.ApprovalPending: 503,
     errors.PortUnavailable: 503,
-    errors.AcceptanceUnavailable: 503,
+    errors.ApprovalUnavailable: 503,
     errors.AuthorizationServerUnavailable: 503,
     errors.ClientKeysUnavailable: 503,
     errors.ClockBehind: 503,

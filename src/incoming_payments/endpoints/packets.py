@@ -29,7 +29,7 @@ from incoming_payments.endpoints.open_payments import (
 from incoming_payments.errors import HttpRefused, InvalidValue, PortUnavailable, StoreError
 from incoming_payments.flows.machinery.effects import Flow, flow
 from incoming_payments.flows.policy import COLLECTION_PATH
-from incoming_payments.flows.receive_packet import answer_packet
+from incoming_payments.flows.receive_packet import receive_packet_with_cause
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import ErrorCode, encode
@@ -76,17 +76,15 @@ def _peers(peers: Iterable[HttpPeer]) -> tuple[HttpPeer, ...]:
 class PacketPolicy:
     """The settings for ILP over HTTP: the peers, and the `path` of the endpoint below the service's base URL.
 
-    `receiver` receives the packets. Raises `InvalidValue` when a token is listed twice, or when the path is invalid,
-    needs percent-encoding, or belongs to Open Payments.
+    Raises `InvalidValue` when a token is listed twice, or when the path is invalid, needs percent-encoding, or belongs
+    to Open Payments.
 
-    >>> from incoming_payments import Asset, DerivedMethods
+    >>> from incoming_payments import Asset
     >>> connector = HttpPeer(Peer("test.bank.connector", Asset("USD", 2)), tokens=[AccessToken("a-token-of-the-peer")])
-    >>> receiver = Receiver(DerivedMethods("test.bank", [b"a server secret of 32 bytes only"]))
-    >>> PacketPolicy(receiver=receiver, peers=[connector]).path
+    >>> PacketPolicy(peers=[connector]).path
     '/ilp'
     """
 
-    receiver: Receiver = field(validator=instance(Receiver))
     peers: tuple[HttpPeer, ...] = field(converter=_peers)
     path: str = field(default=ILP_PATH)
     _peers_by_digest: Mapping[bytes, tuple[bytes, Peer]] = field(init=False, eq=False, repr=False)
@@ -136,33 +134,37 @@ class PacketPolicy:
             raise _unauthorized("invalid_token", "the token does not belong to a known peer")
         return peer
 
-    def failed(self) -> Response:
-        """Return the response for a failure of a port or of this library: T00, which lets the peer retry."""
-        reject = self.receiver.reject(ErrorCode.INTERNAL_ERROR, "try again later")
-        return Response(200, _HEADERS, encode(reject))
-
 
 @flow
-def handle_packet(request: Request, *, policy: PacketPolicy, clock: Callable[[], datetime]) -> Flow[Response]:
+def receive_packet_request(
+    request: Request, *, policy: PacketPolicy, receiver: Receiver, clock: Callable[[], datetime]
+) -> Flow[Response]:
     """Answer one request of a peer. The host has already compared its path with `policy.path`.
 
     No request leads to a 5xx: an invalid packet and a failure of the store are answered with a Reject. An exception
-    such as `PortMissing` is never caused by a peer. The host then answers with `policy.failed()`, and logs the reason.
+    such as `PortMissing` is never caused by a peer. The host then answers with `internal_reject`, and logs the reason.
     """
     try:
         peer = policy.sender_of(request)
     except HttpRefused as error:
         return http_refusal(error)
-    return (yield from handle_packet_of(peer, request.body, policy=policy, clock=clock))
+    return (yield from receive_packet_body(peer, request.body, receiver=receiver, clock=clock))
 
 
-def handle_packet_of(peer: Peer, body: bytes, *, policy: PacketPolicy, clock: Callable[[], datetime]) -> Flow[Response]:
-    """Answer a packet as `handle_packet` does, for a host that called `policy.sender_of` before it read the `body`."""
+def receive_packet_body(
+    peer: Peer, body: bytes, *, receiver: Receiver, clock: Callable[[], datetime]
+) -> Flow[Response]:
+    """Answer the `body` of a request, for a host that called `policy.sender_of` before it read the body."""
     if len(body) > ILP_PREPARE_BYTES_MAX:
         return http_refusal(body_too_large(ILP_PREPARE_BYTES_MAX))
-    answer = yield from answer_packet(body, peer=peer, receiver=policy.receiver, clock=clock)
+    answer = yield from receive_packet_with_cause(body, peer=peer, receiver=receiver, clock=clock)
     cause = answer.cause if isinstance(answer.cause, PortUnavailable | StoreError) else None
     return Response(200, _HEADERS, answer.reply, cause)
+
+
+def internal_reject(receiver: Receiver) -> Response:
+    """Return the response for a failure of a port or of this library: T00, which lets the peer retry."""
+    return Response(200, _HEADERS, encode(receiver.reject(ErrorCode.INTERNAL_ERROR, "try again later")))
 
 
 def _unauthorized(code: str, description: str) -> HttpRefused:

@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from incoming_payments.errors import AcceptanceUnavailable, ApprovalPending, PolicyRefused
+from incoming_payments.errors import ApprovalPending, ApprovalUnavailable, PolicyRefused
 from incoming_payments.flows.machinery.effects import Flow, RequestApproval
 from incoming_payments.ports.approval import Approval, Proposal
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 def require_approval(proposal: Proposal) -> Flow[None]:
     """Return once the host approves `proposal`.
 
-    Raises `PolicyRefused` with the words of the host, `ApprovalPending`, or `AcceptanceUnavailable` when the port fails
+    Raises `PolicyRefused` with the words of the host, `ApprovalPending`, or `ApprovalUnavailable` when the port fails
     in any way: a failure never approves.
     """
     try:
@@ -20,9 +20,9 @@ def require_approval(proposal: Proposal) -> Flow[None]:
     except PolicyRefused:
         raise
     except TimeoutError as error:
-        raise AcceptanceUnavailable("the acceptance port did not answer within approval_s, or timed out") from error
+        raise ApprovalUnavailable("the approval port did not answer within approval_s, or timed out") from error
     except Exception as error:
-        text = f"the acceptance port failed: {type(error).__name__}: {error}"
-        raise AcceptanceUnavailable(text) from error
+        text = f"the approval port failed: {type(error).__name__}: {error}"
+        raise ApprovalUnavailable(text) from error
     if answer is not Approval.APPROVED:
         raise ApprovalPending("the receiver has not decided yet: repeat the request later")

@@ -86,7 +86,7 @@ def create_payment(
     methods, which no client has seen. In the other order, a crash could leave a payment that cannot be paid. Raises
     `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `MalformedIdempotencyKey`,
     `IdempotencyKeyReused`, `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`,
-    `QuotaExceeded`, `PolicyRefused`, `ApprovalPending`, `AcceptanceUnavailable`.
+    `QuotaExceeded`, `PolicyRefused`, `ApprovalPending`, `ApprovalUnavailable`.
     """
     token = parse_authorization(request.values("authorization"))
     covered = (IDEMPOTENCY_KEY,) if request.values(IDEMPOTENCY_KEY) else ()

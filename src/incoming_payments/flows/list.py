@@ -28,7 +28,7 @@ from incoming_payments.gnap.access import Action, require_wallet_address
 from incoming_payments.gnap.introspection import TokenQuery
 from incoming_payments.gnap.token import parse_authorization
 from incoming_payments.httpsig import RequestMessage
-from incoming_payments.limits import PAGE_PAYMENTS_MAX, PAGE_PAYMENTS_SETTING_MAX
+from incoming_payments.limits import PAGE_PAYMENTS_DEFAULT, PAGE_PAYMENTS_MAX
 from incoming_payments.wire import PageView, cursor_not_found, read_list_request
 
 
@@ -75,7 +75,9 @@ def list_for_host(
     """Return a page of the payments that meet every filter, for the host's own app. See `IncomingPayments.list`."""
     if last is not None and (first is not None or cursor is None):
         raise InvalidValue("pass last with a cursor, and without first", member="last")
-    size = _size("last", last) if last is not None else _size("first", PAGE_PAYMENTS_MAX if first is None else first)
+    size = (
+        _size("last", last) if last is not None else _size("first", PAGE_PAYMENTS_DEFAULT if first is None else first)
+    )
     every = PaymentQuery(
         now=now,
         limit=size + 1,
@@ -89,8 +91,8 @@ def list_for_host(
 
 
 def _size(name: str, size: int) -> int:
-    if type(size) is not int or not 1 <= size <= PAGE_PAYMENTS_SETTING_MAX:
-        raise InvalidValue(f"{name} must be an integer from 1 to {PAGE_PAYMENTS_SETTING_MAX}", member=name)
+    if type(size) is not int or not 1 <= size <= PAGE_PAYMENTS_MAX:
+        raise InvalidValue(f"{name} must be an integer from 1 to {PAGE_PAYMENTS_MAX}", member=name)
     return size
 
 

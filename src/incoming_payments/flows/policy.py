@@ -67,13 +67,17 @@ class ServicePolicy:
     public_get: bool = field(default=True, validator=instance(bool))
     public_cors: bool = field(default=True, validator=instance(bool))
     allow_identical: bool = field(default=True, validator=instance(bool))
-    expiry_s_max: int = field(default=limits.EXPIRY_S_MAX, validator=integer(1, 100 * limits.EXPIRY_S_MAX))
+    expiry_s_max: int = field(
+        default=limits.EXPIRY_S_MAX_DEFAULT, validator=integer(1, 100 * limits.EXPIRY_S_MAX_DEFAULT)
+    )
     idempotency_key_s: int = field(
-        default=limits.IDEMPOTENCY_KEY_S_MAX, validator=integer(1, limits.IDEMPOTENCY_KEY_SETTING_S_MAX)
+        default=limits.IDEMPOTENCY_KEY_S_DEFAULT, validator=integer(1, limits.IDEMPOTENCY_KEY_S_MAX)
     )
     default_expiry_s: int | None = field(default=None)
-    metadata_bytes_max: int = field(default=limits.METADATA_BYTES_MAX, validator=integer(2, 32 * 1024))
-    metadata_depth_max: int = field(default=limits.METADATA_DEPTH_MAX, validator=integer(1, limits.JSON_DEPTH_MAX - 1))
+    metadata_bytes_max: int = field(default=limits.METADATA_BYTES_DEFAULT, validator=integer(2, 32 * 1024))
+    metadata_depth_max: int = field(
+        default=limits.METADATA_DEPTH_DEFAULT, validator=integer(1, limits.JSON_DEPTH_MAX - 1)
+    )
 
     wording: Wording = field(default="plain")
 

@@ -15,20 +15,20 @@ from incoming_payments.domain.payment import (
     IncomingPayment,
     PaymentId,
     check_amount,
-    credit_id,
     payment_id,
 )
+from incoming_payments.domain.payment import credit_id as check_credit_id
 from incoming_payments.errors import InvalidValue
 from incoming_payments.flows.machinery.effects import Flow, UpdatePayment, flow
 
 
 @flow
-def receive(id: PaymentId | str, *, credit: str, amount: Amount, clock: Callable[[], datetime]) -> Flow[Credit]:
-    """Credit `amount` to the payment `id` under the credit id `credit`. Return the credit when it is durable.
+def receive(id: PaymentId | str, *, credit_id: str, amount: Amount, clock: Callable[[], datetime]) -> Flow[Credit]:
+    """Credit `amount` to the payment `id` under `credit_id`. Return the credit when it is durable.
 
-    `credit` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with the
-    same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that reaches
-    or passes `incomingAmount` completes the payment.
+    `credit_id` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with
+    the same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that
+    reaches or passes `incomingAmount` completes the payment.
 
     `clock` returns the time in UTC. The decision calls it inside the store's transaction, perhaps in another thread. So
     money is not credited if the payment expired while the credit waited for the store.
@@ -38,10 +38,10 @@ def receive(id: PaymentId | str, *, credit: str, amount: Amount, clock: Callable
     is not in UTC, or a credit id that begins with `stream:`, which is reserved for `receive_packet`.
 
     ```python
-    credit = run(receive(id, credit="wire-0007", amount=Amount(2500, usd), clock=lambda: datetime.now(UTC)), ports)
+    credit = run(receive(id, credit_id="wire-0007", amount=Amount(2500, usd), clock=lambda: datetime.now(UTC)), ports)
     ```
     """
-    name = credit_id(credit)
+    name = check_credit_id(credit_id)
     if name.startswith(STREAM_CREDITS):
         raise InvalidValue(
             f"a credit id must not begin with {STREAM_CREDITS}, which is reserved for ILP packets", member="creditId"
@@ -58,4 +58,4 @@ def receive(id: PaymentId | str, *, credit: str, amount: Amount, clock: Callable
 def _decide(
     id: CreditId, amount: Amount, clock: Callable[[], datetime], payment: IncomingPayment, earlier: Credit | None
 ) -> Decision[Credit]:
-    return lifecycle.credit(payment, earlier, id=id, amount=amount, now=check_time(clock()))
+    return lifecycle.credit(payment, earlier, credit_id=id, amount=amount, now=check_time(clock()))

@@ -67,11 +67,11 @@ def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Call
     reply = run(receive_packet(packet, peer=peer, receiver=receiver, clock=lambda: datetime.now(UTC)), ports)
     ```
     """
-    return (yield from answer_packet(packet, peer=peer, receiver=receiver, clock=clock)).reply
+    return (yield from receive_packet_with_cause(packet, peer=peer, receiver=receiver, clock=clock)).reply
 
 
 @flow
-def answer_packet(
+def receive_packet_with_cause(
     packet: bytes, *, peer: Peer, receiver: Receiver, clock: Callable[[], datetime]
 ) -> Flow[PacketAnswer]:
     """Answer a packet as `receive_packet` does, and also return the reason of a refusal, for the log of the host."""
@@ -96,7 +96,7 @@ def _reply_to(arrival: Arrival, now: datetime, clock: Callable[[], datetime]) ->
 
 
 def _credited(arrival: Arrival, clock: Callable[[], datetime]) -> Flow[IncomingPayment]:
-    """Credit the packet, and return the payment. If the host has an acceptance port, request its approval first.
+    """Credit the packet, and return the payment. If the host has an approval port, request its approval first.
 
     The driver raises `ApprovalRequired` if the host has the port and the payment takes the packet. So the host does not
     decide about a packet that is refused anyway, carries no money, or is credited already.

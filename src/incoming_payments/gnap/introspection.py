@@ -18,7 +18,7 @@ from incoming_payments.gnap.access import AccessRight, Action, read_access
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.limits import (
     ACCESS_RIGHTS_MAX,
-    CLOCK_SKEW_S_MAX,
+    CLOCK_SKEW_S_DEFAULT,
     EXPLAIN_VALUE_CHARS_MAX,
     INTROSPECTION_BYTES_MAX,
 )
@@ -94,7 +94,7 @@ def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenIn
 
     Raises `TokenRefused` with the reason `invalid_token` when the authorization server does not know the token, and
     with `token_expired` when the token has expired, so that clients can handle the two cases differently. A token is
-    accepted up to `limits.CLOCK_SKEW_S_MAX` seconds before its `not_before`, because two clocks differ.
+    accepted up to `limits.CLOCK_SKEW_S_DEFAULT` seconds before its `not_before`, because two clocks differ.
     """
     if info is None:
         raise TokenRefused("invalid_token", "the access token is not active: request a new grant")
@@ -105,7 +105,7 @@ def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenIn
     return info
 
 
-_SKEW: Final = timedelta(seconds=CLOCK_SKEW_S_MAX)
+_SKEW: Final = timedelta(seconds=CLOCK_SKEW_S_DEFAULT)
 
 
 def read_introspection(

@@ -7,7 +7,7 @@ from typing import Final
 
 from incoming_payments.endpoints.open_payments import Response
 from incoming_payments.errors import (
-    AcceptanceUnavailable,
+    ApprovalUnavailable,
     AuthorizationServerUnavailable,
     ClientKeysUnavailable,
     ClockBehind,
@@ -38,7 +38,7 @@ class ReadFailed(HttpRefused):
 _PORTS: Final[Mapping[type[IncomingPaymentsError], tuple[LogEvent, str]]] = {
     StoreError: (LogEvent.STORE_UNAVAILABLE, "the store"),
     AuthorizationServerUnavailable: (LogEvent.AUTHORIZATION_SERVER_UNAVAILABLE, "the authorization server"),
-    AcceptanceUnavailable: (LogEvent.PORT_UNAVAILABLE, "the port acceptance"),
+    ApprovalUnavailable: (LogEvent.PORT_UNAVAILABLE, "the port approval"),
     ClientKeysUnavailable: (LogEvent.PORT_UNAVAILABLE, "the port client_keys"),
     WalletAddressesUnavailable: (LogEvent.PORT_UNAVAILABLE, "the port wallet_addresses"),
     ClockBehind: (LogEvent.CLOCK_BEHIND, "the record of nonces"),

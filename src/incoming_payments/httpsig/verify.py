@@ -22,7 +22,12 @@ from incoming_payments.httpsig.fields import SignatureInput, parse_signature
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.httpsig.shapes import Shape, any_strict_form
-from incoming_payments.limits import CLOCK_SKEW_S_MAX, SECRET_PIECE_CHARS_MIN, SIGNATURE_AGE_S_MAX, SIGNATURES_MAX
+from incoming_payments.limits import (
+    CLOCK_SKEW_S_DEFAULT,
+    SECRET_PIECE_CHARS_MIN,
+    SIGNATURE_AGE_S_DEFAULT,
+    SIGNATURES_MAX,
+)
 
 _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
 
@@ -50,8 +55,8 @@ class Policy:
     """
 
     required: tuple[str, ...] = field(default=("@method", "@target-uri", "authorization"), converter=_names)
-    max_age_s: int = field(default=SIGNATURE_AGE_S_MAX)
-    clock_skew_s: int = field(default=CLOCK_SKEW_S_MAX)
+    max_age_s: int = field(default=SIGNATURE_AGE_S_DEFAULT)
+    clock_skew_s: int = field(default=CLOCK_SKEW_S_DEFAULT)
     nonce_required: bool = field(default=False)
     tag: str | None = field(default=None)
     shapes: frozenset[Shape] = field(default=frozenset(), converter=_shapes)

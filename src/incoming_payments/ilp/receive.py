@@ -63,7 +63,7 @@ from incoming_payments.ilp.stream import (
     condition_of,
 )
 from incoming_payments.limits import (
-    PREPARE_MARGIN_MS_MIN,
+    PREPARE_MARGIN_MS_DEFAULT,
     REFUSAL_CHARS_MAX,
     STREAM_KEYS_REMEMBERED_MAX,
     STREAMS_ANSWERED_MAX,
@@ -106,7 +106,7 @@ class Receiver:
 
     methods: DerivedMethods = field(validator=instance(DerivedMethods))
     tolerance: Tolerance = field(factory=Tolerance, validator=instance(Tolerance))
-    margin_ms: int = field(default=PREPARE_MARGIN_MS_MIN, validator=integer())
+    margin_ms: int = field(default=PREPARE_MARGIN_MS_DEFAULT, validator=integer())
     find: Callable[[str], tuple[PaymentId, StreamKeys]] = field(init=False, eq=False, repr=False)
 
     @find.default
@@ -187,9 +187,9 @@ class Arrival:
         return Approved(approver, self.payment_id, self.amount)
 
     def decide(
-        self, id: CreditId, clock: Callable[[], datetime], approval: Approved | errors.IncomingPaymentsError
+        self, credit_id: CreditId, clock: Callable[[], datetime], approval: Approved | errors.IncomingPaymentsError
     ) -> Callable[[IncomingPayment, Credit | None], Decision[IncomingPayment]]:
-        """Return the decision to credit this packet under `id`, its `credit_id`. The store runs the decision.
+        """Return the decision to credit this packet under its `credit_id`. The store runs the decision.
 
         Each run of the decision reads `clock`. The decision raises `PacketExpired` when too little time remains to
         answer, unless the packet is already credited. It also raises the refusals of `lifecycle.credit_packet`.
@@ -204,7 +204,13 @@ class Arrival:
             if earlier is None and not self._receiver.in_time(self.expires_at, now):
                 raise errors.PacketExpired("the packet expired while it waited for the store, and was not credited")
             decided = lifecycle.credit_packet(
-                payment, earlier, id=id, amount=self.amount, now=now, tolerance=self._receiver.tolerance, peer=self.peer
+                payment,
+                earlier,
+                credit_id=credit_id,
+                amount=self.amount,
+                now=now,
+                tolerance=self._receiver.tolerance,
+                peer=self.peer,
             )
             if decided.credit is None:
                 return decided

@@ -1,1 +1,1 @@
-"""The clients that reach other systems over HTTP. They need the extra `clients`."""
+"""The clients that reach other systems over HTTP. They need the extra `outbound`."""

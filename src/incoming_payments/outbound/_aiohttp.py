@@ -13,7 +13,7 @@ from yarl import URL
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import CLIENT_CONNECTIONS_MAX
 from incoming_payments.outbound._http import (
-    CONNECTIONS_MAX,
+    CONNECTIONS_DEFAULT,
     HttpAnswer,
     LookUps,
     MayConnect,
@@ -45,7 +45,7 @@ class AsyncHttpClient:
         self,
         *,
         bytes_max: int,
-        connections: int = CONNECTIONS_MAX,
+        connections: int = CONNECTIONS_DEFAULT,
         tls: ssl.SSLContext | None = None,
         may_connect: MayConnect = any_address,
     ) -> None:

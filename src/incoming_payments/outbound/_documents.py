@@ -25,7 +25,7 @@ from incoming_payments.limits import (
     DOCUMENT_COOL_DOWN_S_MIN,
     DOCUMENT_STALE_S_MAX,
     DOCUMENTS_MAX,
-    INTROSPECTION_SETTING_S_MAX,
+    INTROSPECTION_S_MAX,
 )
 from incoming_payments.observers.log import LineLimit, LogEvent, log_event
 from incoming_payments.outbound import _forks
@@ -216,7 +216,7 @@ class _Fetcher(Generic[T]):
         self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
     ) -> None:
         """Raise `ConfigurationError` for a wrong setting."""
-        check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_SETTING_S_MAX)
+        check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_S_MAX)
         check_number("max_age_s", documents.max_age_s, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX)
         check_types(bool, {"allow_private": allow_private})
         check_types(ssl.SSLContext, {"tls": tls})

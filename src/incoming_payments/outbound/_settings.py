@@ -43,7 +43,7 @@ def _extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        text = f"{error.name} is not installed: pip install 'incoming-payments[clients]'"
+        text = f"{error.name} is not installed: pip install 'incoming-payments[outbound]'"
         raise ModuleNotFoundError(text, name=error.name) from error
 
 

@@ -20,7 +20,7 @@ from urllib3.exceptions import TimeoutError as TooLate
 
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.outbound._http import (
-    CONNECTIONS_MAX,
+    CONNECTIONS_DEFAULT,
     HOSTS_MAX,
     HttpAnswer,
     LookUps,
@@ -49,7 +49,7 @@ class HttpClient:
         self,
         *,
         bytes_max: int,
-        connections: int = CONNECTIONS_MAX,
+        connections: int = CONNECTIONS_DEFAULT,
         tls: ssl.SSLContext | None = None,
         may_connect: MayConnect = any_address,
     ) -> None:

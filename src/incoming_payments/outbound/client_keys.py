@@ -20,8 +20,8 @@ from incoming_payments.errors import ClientKeysUnavailable, InvalidValue, Malfor
 from incoming_payments.httpsig import load_jwk
 from incoming_payments.limits import (
     CLIENT_KEYS_MAX,
-    DOCUMENT_AGE_S_MAX,
-    DOCUMENT_FETCH_S_MAX,
+    DOCUMENT_AGE_S_DEFAULT,
+    DOCUMENT_FETCH_S_DEFAULT,
     FETCHES_OF_DOMAIN_MAX,
     FIRST_FETCHES_MAX,
 )
@@ -52,8 +52,8 @@ class HttpClientKeys:
     def __init__(
         self,
         *,
-        timeout_s: float = DOCUMENT_FETCH_S_MAX,
-        max_age_s: float = DOCUMENT_AGE_S_MAX,
+        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
+        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
         allow_private: bool = False,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -86,8 +86,8 @@ class AsyncHttpClientKeys:
     def __init__(
         self,
         *,
-        timeout_s: float = DOCUMENT_FETCH_S_MAX,
-        max_age_s: float = DOCUMENT_AGE_S_MAX,
+        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
+        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
         allow_private: bool = False,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,

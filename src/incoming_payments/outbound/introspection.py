@@ -1,4 +1,4 @@
-"""Token introspection over HTTP, in the dialects of RFC 9767 and of Rafiki. It needs the extra `clients`."""
+"""Token introspection over HTTP, in the dialects of RFC 9767 and of Rafiki. It needs the extra `outbound`."""
 
 import asyncio
 import json
@@ -24,13 +24,13 @@ from incoming_payments.limits import (
     INTROSPECTION_BYTES_MAX,
     INTROSPECTION_CACHE_S_MAX,
     INTROSPECTION_CACHED_BYTES_MAX,
+    INTROSPECTION_S_DEFAULT,
     INTROSPECTION_S_MAX,
-    INTROSPECTION_SETTING_S_MAX,
-    INTROSPECTIONS_CACHED_MAX,
+    INTROSPECTIONS_CACHED_DEFAULT,
 )
 from incoming_payments.outbound import _forks
 from incoming_payments.outbound._breaker import AsyncSingleFlight, Breaker, SingleFlight
-from incoming_payments.outbound._http import CONNECTIONS_MAX, AnswerTooLarge, HttpAnswer, HttpFailed
+from incoming_payments.outbound._http import CONNECTIONS_DEFAULT, AnswerTooLarge, HttpAnswer, HttpFailed
 from incoming_payments.outbound._settings import check_number, check_types, open_async_http, open_http, wrong
 from incoming_payments.ports.clock import utc_now
 
@@ -59,10 +59,10 @@ class _Introspector:
         key: PrivateKey | None = None,
         allow_http: bool = False,
         tls: ssl.SSLContext | None = None,
-        timeout_s: float = INTROSPECTION_S_MAX,
-        connections: int = 2 * CONNECTIONS_MAX,
+        timeout_s: float = INTROSPECTION_S_DEFAULT,
+        connections: int = 2 * CONNECTIONS_DEFAULT,
         cache_s: float = 0.0,
-        cache_tokens: int = INTROSPECTIONS_CACHED_MAX,
+        cache_tokens: int = INTROSPECTIONS_CACHED_DEFAULT,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         """Raise `ConfigurationError` for a setting that is missing or wrong. See the class for the settings."""
@@ -80,7 +80,7 @@ class _Introspector:
         if dialect == "rfc9767" and resource_server is None and key is None:
             text = "is missing: set the name of this service at the authorization server, or a key (RFC 9767 §3.3)"
             raise wrong("resource_server", text)
-        check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_SETTING_S_MAX)
+        check_number("timeout_s", timeout_s, 0.01, INTROSPECTION_S_MAX)
         check_number("cache_s", cache_s, 0, INTROSPECTION_CACHE_S_MAX)
         for name, count in (("connections", connections), ("cache_tokens", cache_tokens)):
             if type(count) is not int or count < 1:
@@ -176,7 +176,7 @@ class HttpIntrospector(_Introspector):
       without it, the request has the public key. The dialect `rfc9767` needs one of the two.
     - `tls` replaces the default TLS context, for a private authority or a client certificate. `docs/client-keys.md`
       says how to restrict its key exchange.
-    - `timeout_s` is the time for one introspection with its retries, at most `limits.INTROSPECTION_SETTING_S_MAX`.
+    - `timeout_s` is the time for one introspection with its retries, at most `limits.INTROSPECTION_S_MAX`.
     - `connections` is the number of connections to the authorization server. Half of them are reserved for tokens that
       were active when they were last introspected, so that strangers with random tokens cannot occupy all of them.
     - `cache_s` is the time for which an active token is remembered, at most `limits.INTROSPECTION_CACHE_S_MAX` seconds

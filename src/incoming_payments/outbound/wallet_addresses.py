@@ -22,7 +22,12 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.domain.urls import canonical_url, has_plain_path
 from incoming_payments.errors import ConfigurationError, InvalidValue, WalletAddressesUnavailable
-from incoming_payments.limits import DOCUMENT_AGE_S_MAX, DOCUMENT_FETCH_S_MAX, DOCUMENTS_MAX, WALLET_FIRST_FETCHES_MAX
+from incoming_payments.limits import (
+    DOCUMENT_AGE_S_DEFAULT,
+    DOCUMENT_FETCH_S_DEFAULT,
+    DOCUMENTS_MAX,
+    WALLET_FIRST_FETCHES_MAX,
+)
 from incoming_payments.outbound._documents import AsyncFetcher, Documents, Fetcher, read_object
 from incoming_payments.outbound._http import HttpAnswer, HttpFailed
 from incoming_payments.outbound._settings import check_types
@@ -51,8 +56,8 @@ class HttpWalletAddresses:
         self,
         base_urls: Iterable[str],
         *,
-        timeout_s: float = DOCUMENT_FETCH_S_MAX,
-        max_age_s: float = DOCUMENT_AGE_S_MAX,
+        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
+        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
         allow_private: bool = False,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -84,8 +89,8 @@ class AsyncHttpWalletAddresses:
         self,
         base_urls: Iterable[str],
         *,
-        timeout_s: float = DOCUMENT_FETCH_S_MAX,
-        max_age_s: float = DOCUMENT_AGE_S_MAX,
+        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
+        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
         allow_private: bool = False,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,

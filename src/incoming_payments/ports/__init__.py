@@ -8,9 +8,9 @@ A method returns its answer or raises an exception. It raises `PolicyRefused` wh
 """
 
 from incoming_payments.ports.approval import (
-    Acceptance,
     Approval,
-    AsyncAcceptance,
+    ApprovalPort,
+    AsyncApprovalPort,
     Proposal,
     ProposedCredit,
     ProposedPayment,
@@ -33,9 +33,9 @@ from incoming_payments.ports.store import AsyncPaymentStore, Decide, PaymentStor
 from incoming_payments.ports.wallet_addresses import AsyncWalletAddresses, WalletAddresses
 
 __all__ = [
-    "Acceptance",
     "Approval",
-    "AsyncAcceptance",
+    "ApprovalPort",
+    "AsyncApprovalPort",
     "AsyncClientKeys",
     "AsyncIntrospector",
     "AsyncMethodAllocator",

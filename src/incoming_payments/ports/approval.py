@@ -69,22 +69,22 @@ class ProposedCredit:
 Proposal = ProposedPayment | ProposedCredit
 
 
-class Acceptance(Protocol):
+class ApprovalPort(Protocol):
     """The rules of the host for create requests of clients, and for packets.
 
     Each method returns an `Approval`, or raises `PolicyRefused` with the words for the client or the sender. Any other
     exception, any other answer and a late answer count as an outage, and never as an approval.
     """
 
-    def accept_payment(self, proposed: ProposedPayment) -> Approval:
+    def approve_payment(self, proposed: ProposedPayment) -> Approval:
         """Decide about a payment before it is stored."""
 
-    def accept_credit(self, proposed: ProposedCredit) -> Approval:
+    def approve_credit(self, proposed: ProposedCredit) -> Approval:
         """Decide about the money of a packet. The service calls this method only before it credits the packet."""
 
 
-class AsyncAcceptance(Protocol):
-    """`Acceptance` with `async def` methods, which are cancelled at the bound."""
+class AsyncApprovalPort(Protocol):
+    """`ApprovalPort` with `async def` methods, which are cancelled at the bound."""
 
-    async def accept_payment(self, proposed: ProposedPayment) -> Approval: ...
-    async def accept_credit(self, proposed: ProposedCredit) -> Approval: ...
+    async def approve_payment(self, proposed: ProposedPayment) -> Approval: ...
+    async def approve_credit(self, proposed: ProposedCredit) -> Approval: ...

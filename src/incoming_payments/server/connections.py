@@ -15,7 +15,7 @@ from incoming_payments.server.config.wallet_addresses import WalletAddressesTabl
 class Connections:
     """The ports for the services in a configuration. They connect with their first requests.
 
-    Raises `ConfigurationError` when a setting is wrong, or the extra `clients` is not installed.
+    Raises `ConfigurationError` when a setting is wrong, or the extra `outbound` is not installed.
     """
 
     def __init__(self, given: Configuration) -> None:
@@ -70,7 +70,7 @@ def _naming(table: str) -> Iterator[None]:
     try:
         yield
     except ImportError:
-        text = f"{table} needs aiohttp: pip install 'incoming-payments[clients]'"
+        text = f"{table} needs aiohttp: pip install 'incoming-payments[outbound]'"
         raise ConfigurationError(text, setting=table) from None
     except ConfigurationError as error:
         text, setting = f"{table}.{error.description}", f"{table}.{error.details['setting']}"

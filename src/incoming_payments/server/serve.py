@@ -194,10 +194,12 @@ def build(
         introspector=connections.introspector or settings.introspector,
         client_keys=connections.client_keys,
         nonces=store.nonces,
-        methods=settings.methods,
+        methods=settings.receiver.methods,
         quotas=settings.quotas,
     )
-    service = AsyncIncomingPayments(policy=settings.policy, ports=ports, packets=settings.packets, observer=observer)
+    service = AsyncIncomingPayments(
+        policy=settings.policy, ports=ports, receiver=settings.receiver, packets=settings.packets, observer=observer
+    )
     application = AsgiApplication(
         service, mount=listen.mount, explain_refusals=settings.given.log.explain_signatures, on_shutdown=close
     )

@@ -12,7 +12,7 @@ from attrs import frozen
 
 from incoming_payments.domain.checks import check_time, name_of
 from incoming_payments.endpoints.open_payments import Request, Response, answer, check_head, internal_error, route_of
-from incoming_payments.endpoints.packets import PacketPolicy, handle_packet_of
+from incoming_payments.endpoints.packets import PacketPolicy, internal_reject, receive_packet_body
 from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.flows.machinery.effects import Flow
 from incoming_payments.flows.machinery.observed import EffectReporter
@@ -66,29 +66,32 @@ class Service(Generic[PortsT]):
         if AsyncPorts in self._takes:
             check_for_asyncio(ports)
         check(receiver, (Receiver, NoneType), "receiver", "pass Receiver(methods)")
-        check(packets, (PacketPolicy, NoneType), "packets", "pass PacketPolicy(receiver=..., peers=[...])")
+        check(packets, (PacketPolicy, NoneType), "packets", "pass PacketPolicy(peers=[...])")
         check(clock, Callable, "clock", "pass a function that returns the time, such as lambda: datetime.now(UTC)")
         _check_clock(clock)
         if ports.store is None:
             raise ConfigurationError("ports has no store: pass Ports(store=...)", setting="store")
-        if receiver is not None and packets is not None and receiver is not packets.receiver:
-            text = "receiver= and packets= name different receivers: pass packets= without receiver="
-            raise ConfigurationError(text, setting="receiver")
+        if receiver is not None:
+            _check_receiver(receiver.methods, ports.methods)
+        elif isinstance(ports.methods, DerivedMethods):
+            receiver = Receiver(ports.methods)
         self.policy: Final = policy
         self.ports: Final = ports
         self.packets: Final = packets
-        self.receiver: Final = packets.receiver if packets else receiver
+        self.receiver: Final = receiver
         self.clock: Final = clock
         self.unready_lines: Final = LineLimit()
         self._report: Final = None if observer is None else Reporter(observer)
         self._reporter: Final = None if self._report is None else EffectReporter(self._report, time.perf_counter)
-        if self.receiver is not None:
-            _check_receiver(self.receiver.methods, ports.methods)
         self._payments: Final = Endpoint(self._begin_payments, internal_error, BODY_BYTES_MAX)
         self._endpoints: Final[dict[str, Endpoint]] = {}
         if packets is not None:
-            begin = functools.partial(self._begin_packets, packets)
-            self._endpoints[packets.path] = Endpoint(begin, packets.failed, ILP_PREPARE_BYTES_MAX)
+            if receiver is None:
+                text = "packets= needs a receiver: pass Ports(methods=DerivedMethods(...)), or receiver=Receiver(...)"
+                raise ConfigurationError(text, setting="receiver")
+            begin = functools.partial(self._begin_packets, packets, receiver)
+            failed = functools.partial(internal_reject, receiver)
+            self._endpoints[packets.path] = Endpoint(begin, failed, ILP_PREPARE_BYTES_MAX)
 
     def endpoint(self, path: str) -> Endpoint:
         """Return the endpoint at the raw `path` below the base URL, for an adapter that reads the body itself."""
@@ -133,9 +136,11 @@ class Service(Generic[PortsT]):
         check_head(head)
         return lambda body: answer(head, bytes(body), self.policy, self.clock(), self.clock)
 
-    def _begin_packets(self, packets: PacketPolicy, head: Request) -> Callable[[bytes], Flow[Response]]:
+    def _begin_packets(
+        self, packets: PacketPolicy, receiver: Receiver, head: Request
+    ) -> Callable[[bytes], Flow[Response]]:
         peer = packets.sender_of(head)
-        return lambda body: handle_packet_of(peer, body, policy=packets, clock=self.clock)
+        return lambda body: receive_packet_body(peer, body, receiver=receiver, clock=self.clock)
 
 
 def check(value: object, expected: Any, setting: str, hint: str) -> None:

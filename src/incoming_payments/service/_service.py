@@ -138,15 +138,15 @@ def _list(
     )
 
 
-def _receive(service: Service[Any], payment: PaymentId | str, *, credit: str, amount: Amount) -> Flow[Credit]:
-    """Credit `amount` to `payment` under the credit id `credit`. Return the credit when it is durable.
+def _receive(service: Service[Any], payment: PaymentId | str, *, credit_id: str, amount: Amount) -> Flow[Credit]:
+    """Credit `amount` to `payment` under `credit_id`. Return the credit when it is durable.
 
-    `credit` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with the
-    same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that reaches
-    or passes `incomingAmount` completes the payment. Raises the exceptions of `flows.receive.receive`.
+    `credit_id` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with
+    the same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that
+    reaches or passes `incomingAmount` completes the payment. Raises the exceptions of `flows.receive.receive`.
     """
     id = service.policy.payment_id(payment)
-    return (yield from receive(id, credit=credit, amount=amount, clock=service.clock))
+    return (yield from receive(id, credit_id=credit_id, amount=amount, clock=service.clock))
 
 
 def _receive_packet(service: Service[Any], packet: bytes, *, peer: Peer) -> Flow[bytes]:
@@ -158,7 +158,10 @@ def _receive_packet(service: Service[Any], packet: bytes, *, peer: Peer) -> Flow
     check(packet, bytes, "packet", "pass the bytes of an ILP packet")
     check(peer, Peer, "peer", "pass the Peer that sent the packet")
     if service.receiver is None:
-        raise ConfigurationError("this service has no receiver: pass receiver=Receiver(...)", setting="receiver")
+        raise ConfigurationError(
+            "this service has no receiver: pass Ports(methods=DerivedMethods(...)), or receiver=Receiver(...)",
+            setting="receiver",
+        )
     begin_s = time.perf_counter()
     reply = yield from receive_packet(packet, peer=peer, receiver=service.receiver, clock=service.clock)
     service.replied(reply, begin_s)
@@ -241,10 +244,10 @@ def _documented(call: C, method: Callable[..., Any]) -> C:
 class IncomingPayments(Service[Ports]):
     """The incoming payment service, for a host with sync ports. Thread-safe if the ports are.
 
-    `receiver` is for `receive_packet`. `packets` has the peers that send ILP packets over HTTP, the path for them, and
-    its own receiver. `clock` returns the time in UTC; change it only in tests. `observer` gets the observations of
-    `ports`. The argument `payment` of a method is the URL of a payment, in any spelling, or its id. A process that only
-    credits money needs no port but the store.
+    `receiver` receives ILP packets. Without it, `ports.methods` is used if it is a `DerivedMethods`. `packets` has the
+    peers that send packets over HTTP, and the path for them. `clock` returns the time in UTC; change it only in tests.
+    `observer` gets the observations of `ports`. The argument `payment` of a method is the URL of a payment, in any
+    spelling, or its id. A process that only credits money needs no port but the store.
 
     Raises `ConfigurationError` for an argument of a wrong type, for ports without a store, and for a receiver that
     cannot read the addresses that `ports.methods` allocates.
@@ -259,7 +262,7 @@ class IncomingPayments(Service[Ports]):
     _takes = (Ports,)
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a flow of your own with the ports of the service. See `flows.run.run`."""
+        """Run a flow of your own with the ports of the service. See `flows.machinery.run.run`."""
         return run(flow, self.ports, reporter=self._reporter)
 
     handle = _sync(_handle)
@@ -280,7 +283,7 @@ class AsyncIncomingPayments(Service[AsyncPorts | Ports]):
     _takes = (AsyncPorts, Ports)
 
     async def run(self, flow: Flow[T]) -> T:
-        """Run a flow of your own with the ports of the service. See `flows.run.arun`."""
+        """Run a flow of your own with the ports of the service. See `flows.machinery.run.arun`."""
         return await arun(flow, self.ports, reporter=self._reporter)
 
     handle = _async(_handle)

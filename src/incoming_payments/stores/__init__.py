@@ -1,4 +1,81 @@
-"""The stores of payments: `memory` for tests and demonstrations, and `sqlite`, the durable default.
+"""The stores of payments, and every name that the author of another store needs.
 
-`guard` has the checks that both make before they write. `incoming_payments.testing.contract` tests any store.
+`memory` is for tests and demonstrations, and `sqlite` is the durable default. This module has the Protocols of a store,
+the values and decisions that it stores, the errors that it raises, and the checks that it makes before it writes.
+`incoming_payments.testing.contract` tests any store.
 """
+
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.events import Event, EventKind
+from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.listing import PaymentQuery
+from incoming_payments.domain.payment import (
+    ClientId,
+    Credit,
+    CreditId,
+    IncomingPayment,
+    PaymentId,
+    Progress,
+    Terms,
+    WalletAddressUrl,
+)
+from incoming_payments.domain.transitions import State
+from incoming_payments.errors import (
+    BrokenDecision,
+    ClockBehind,
+    PaymentExists,
+    PaymentNotFound,
+    StoreError,
+    StoreStopped,
+    StoreUnavailable,
+    StoreUnusable,
+)
+from incoming_payments.ports import AsyncNonces, AsyncPaymentStore, Decide, Nonces, PaymentStore
+from incoming_payments.stores.guard import (
+    check_insert,
+    check_nonce_capacity,
+    check_nonce_time,
+    check_update,
+    checked_capacity,
+    sweep_at,
+)
+
+__all__ = [
+    "Amount",
+    "Asset",
+    "AsyncNonces",
+    "AsyncPaymentStore",
+    "BrokenDecision",
+    "ClientId",
+    "ClockBehind",
+    "Credit",
+    "CreditId",
+    "Decide",
+    "Decision",
+    "Event",
+    "EventKind",
+    "IdempotencyKey",
+    "IncomingPayment",
+    "KeyedCreation",
+    "Nonces",
+    "PaymentExists",
+    "PaymentId",
+    "PaymentNotFound",
+    "PaymentQuery",
+    "PaymentStore",
+    "Progress",
+    "State",
+    "StoreError",
+    "StoreStopped",
+    "StoreUnavailable",
+    "StoreUnusable",
+    "Terms",
+    "WalletAddressUrl",
+    "check_insert",
+    "check_nonce_capacity",
+    "check_nonce_time",
+    "check_update",
+    "checked_capacity",
+    "sweep_at",
+]

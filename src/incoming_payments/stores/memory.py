@@ -12,7 +12,7 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound
-from incoming_payments.limits import NONCES_MAX
+from incoming_payments.limits import NONCES_DEFAULT
 from incoming_payments.ports import Decide
 from incoming_payments.stores import guard
 
@@ -133,7 +133,7 @@ class MemoryNonces:
     [True, False]
     """
 
-    def __init__(self, capacity: int = NONCES_MAX) -> None:
+    def __init__(self, capacity: int = NONCES_DEFAULT) -> None:
         self._capacity = guard.checked_capacity(capacity)
         self._lock = threading.Lock()
         self._used: dict[str, datetime] = {}

@@ -11,7 +11,7 @@ from incoming_payments.domain import lifecycle
 from incoming_payments.domain.listing import PaymentQuery, Place
 from incoming_payments.domain.payment import HOST, IncomingPayment, PaymentId, client_id
 from incoming_payments.domain.transitions import State
-from incoming_payments.limits import PAGE_PAYMENTS_SETTING_MAX, UINT64_MAX
+from incoming_payments.limits import PAGE_PAYMENTS_MAX, UINT64_MAX
 from incoming_payments.ports import PaymentStore
 from incoming_payments.testing._hooks import StoreHooks
 from incoming_payments.testing.steps import create, credit
@@ -108,8 +108,8 @@ class ListingContract(StoreHooks):
 
     def test_the_largest_page(self, store: PaymentStore) -> None:
         """A page has as many payments as its limit, and the payments are complete."""
-        ids = [create(store, a_creation(metadata='{"n":1}')) for _ in range(PAGE_PAYMENTS_SETTING_MAX + 2)]
-        query = PaymentQuery(now=NOW, limit=PAGE_PAYMENTS_SETTING_MAX + 1, wallet_address=_ALICE.url)
+        ids = [create(store, a_creation(metadata='{"n":1}')) for _ in range(PAGE_PAYMENTS_MAX + 2)]
+        query = PaymentQuery(now=NOW, limit=PAGE_PAYMENTS_MAX + 1, wallet_address=_ALICE.url)
         page = store.find_payments(query)
         assert [store.load(id) for id in sorted(ids, reverse=True)[:-1]] == list(page)
 
@@ -129,7 +129,7 @@ def _in_all_states(store: PaymentStore) -> list[IncomingPayment]:
         store.update(id, partial(lifecycle.complete, now=NOW))
     announced = create(store, a_creation(expires_in_s=1))
     store.update(announced, partial(lifecycle.expire, now=NOW + 2 * _SECOND))
-    return list(store.find_payments(PaymentQuery(now=NOW, limit=PAGE_PAYMENTS_SETTING_MAX)))
+    return list(store.find_payments(PaymentQuery(now=NOW, limit=PAGE_PAYMENTS_MAX)))
 
 
 def _ids(store: PaymentStore, *, now: datetime = NOW, limit: int = 100, **filters: Any) -> list[PaymentId]:

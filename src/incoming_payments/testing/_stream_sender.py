@@ -28,7 +28,7 @@ from incoming_payments.ilp.stream import (
     StreamPacket,
     condition_of,
 )
-from incoming_payments.limits import SENDER_BACKOFF_S_MAX, SENDER_IN_FLIGHT_MAX, SENDER_PATIENCE_S_MAX, UINT64_MAX
+from incoming_payments.limits import SENDER_BACKOFF_S_MAX, SENDER_IN_FLIGHT_MAX, SENDER_PATIENCE_S_DEFAULT, UINT64_MAX
 from incoming_payments.testing.replies import decode_reply, read_amounts
 
 LIFETIME_S: Final = 30.0  # from the creation of a packet to its expiry
@@ -129,7 +129,9 @@ class StreamSender:
     Raise `InvalidValue` if an argument is out of range.
 
     >>> import os
-    >>> from incoming_payments import DerivedMethods, Peer, Ports, Receiver, receive_packet, run
+    >>> from incoming_payments import DerivedMethods, Peer, Ports, Receiver
+    >>> from incoming_payments.flows.machinery.run import run
+    >>> from incoming_payments.flows.receive_packet import receive_packet
     >>> from incoming_payments.stores.memory import MemoryStore
     >>> from incoming_payments.testing import NOW, a_creation
     >>> store, methods, created = MemoryStore(), DerivedMethods("test.bank", [bytes(32)]), a_creation(limit=2500)
@@ -155,7 +157,7 @@ class StreamSender:
         probe: int | None = None,
         packet_max: int = UINT64_MAX,
         in_flight_max: int = IN_FLIGHT,
-        patience_s: float = SENDER_PATIENCE_S_MAX,
+        patience_s: float = SENDER_PATIENCE_S_DEFAULT,
     ) -> None:
         for name, value, least, most in (
             ("amount", amount, 0, UINT64_MAX),

@@ -21,7 +21,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import SENDER_PATIENCE_S_MAX, UINT64_MAX
+from incoming_payments.limits import SENDER_PATIENCE_S_DEFAULT, UINT64_MAX
 from incoming_payments.testing._stream_sender import (
     IN_FLIGHT,
     LIFETIME_S,
@@ -83,7 +83,7 @@ def pay(
     *,
     packet_max: int = UINT64_MAX,
     in_flight: int = IN_FLIGHT,
-    patience_s: float = SENDER_PATIENCE_S_MAX,
+    patience_s: float = SENDER_PATIENCE_S_DEFAULT,
     progress: Callable[[SenderTotals], object] | None = None,
 ) -> SenderTotals:
     """Send `amount` minor units to `payee` in packets, with `in_flight` threads. Return the final totals.

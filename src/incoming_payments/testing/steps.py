@@ -60,7 +60,7 @@ def credit_packet(store: PaymentStore, id: PaymentId, value: int) -> IncomingPay
     credit_id = CreditId(f"{STREAM_CREDITS}1")
     amount = Amount(value, store.load(id).asset)
     decide = partial(
-        lifecycle.credit_packet, id=credit_id, amount=amount, now=NOW, tolerance=Tolerance(), peer=PACKET_PEER
+        lifecycle.credit_packet, credit_id=credit_id, amount=amount, now=NOW, tolerance=Tolerance(), peer=PACKET_PEER
     )
     return store.update(id, decide, credit_id)
 

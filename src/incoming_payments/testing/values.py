@@ -84,4 +84,4 @@ def crediting(id: str, value: int, *, now: datetime = NOW, asset: Asset | None =
     >>> store.update(created.answer.id, crediting("wire-1", 500), CreditId("wire-1")).received.value
     500
     """
-    return partial(lifecycle.credit, id=CreditId(id), amount=Amount(value, asset or Asset("USD", 2)), now=now)
+    return partial(lifecycle.credit, credit_id=CreditId(id), amount=Amount(value, asset or Asset("USD", 2)), now=now)

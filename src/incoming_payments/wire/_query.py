@@ -8,7 +8,7 @@ from attrs import frozen
 
 from incoming_payments.domain.payment import PaymentId, WalletAddressUrl, payment_id, wallet_address_url
 from incoming_payments.errors import CursorNotFound, InvalidValue, MalformedQuery
-from incoming_payments.limits import PAGE_PAYMENTS_MAX, PAGE_PAYMENTS_SETTING_MAX
+from incoming_payments.limits import PAGE_PAYMENTS_DEFAULT, PAGE_PAYMENTS_MAX
 from incoming_payments.wire._json import printable
 
 _SIZE: Final = re.compile("[1-9][0-9]{0,2}", re.ASCII)
@@ -20,7 +20,7 @@ class ListRequest:
 
     wallet_address: WalletAddressUrl
     cursor: PaymentId | None = None
-    limit: int = PAGE_PAYMENTS_MAX
+    limit: int = PAGE_PAYMENTS_DEFAULT
     backwards: bool = False
 
 
@@ -76,9 +76,9 @@ def _wallet_address(text: str) -> WalletAddressUrl:
 
 
 def _size(members: dict[str, str], name: str) -> int:
-    text = members.get(name, str(PAGE_PAYMENTS_MAX))
-    if not _SIZE.fullmatch(text) or int(text) > PAGE_PAYMENTS_SETTING_MAX:
-        raise MalformedQuery(f"{name} must be an integer from 1 to {PAGE_PAYMENTS_SETTING_MAX}", member=name)
+    text = members.get(name, str(PAGE_PAYMENTS_DEFAULT))
+    if not _SIZE.fullmatch(text) or int(text) > PAGE_PAYMENTS_MAX:
+        raise MalformedQuery(f"{name} must be an integer from 1 to {PAGE_PAYMENTS_MAX}", member=name)
     return int(text)
 
 

@@ -57,8 +57,8 @@ def peek_wallet_address(body: bytes) -> WalletAddressUrl | None:
 def read_create_request(
     body: bytes,
     *,
-    metadata_bytes_max: int = limits.METADATA_BYTES_MAX,
-    metadata_depth_max: int = limits.METADATA_DEPTH_MAX,
+    metadata_bytes_max: int = limits.METADATA_BYTES_DEFAULT,
+    metadata_depth_max: int = limits.METADATA_DEPTH_DEFAULT,
 ) -> CreateRequest:
     """Read the create request in `body`. Spec section 4.1.
 

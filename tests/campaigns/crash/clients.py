@@ -42,9 +42,11 @@ from campaigns.crash.records import (
     entries_in,
     pending,
 )
-from incoming_payments import Amount, Asset, Ports, receive, run
+from incoming_payments import Amount, Asset, Ports
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import IncomingPaymentsError, StoreStopped, StoreUnavailable
+from incoming_payments.flows.machinery.run import run
+from incoming_payments.flows.receive import receive
 from incoming_payments.ilp import IlpAddress, StreamCredentials
 from incoming_payments.ilp.packet import Fulfill, Reject, encode
 from incoming_payments.server.config.settings import load_settings
@@ -350,7 +352,7 @@ def _credit_once(store: SqliteStore, record: ClientRecord, request: SentRequest)
     while True:
         try:
             run(
-                receive(request.payment, credit=request.key, amount=amount, clock=lambda: datetime.now(UTC)),
+                receive(request.payment, credit_id=request.key, amount=amount, clock=lambda: datetime.now(UTC)),
                 Ports(store=store),
             )
             answer = "credited"

@@ -367,18 +367,18 @@ class UnsteadyRules:
     def __init__(self) -> None:
         self._payments, self._credits = itertools.count(), itertools.count()
 
-    async def accept_payment(self, _: object) -> Approval:
+    async def approve_payment(self, _: object) -> Approval:
         """Usually approve."""
         return await self._answer(next(self._payments))
 
-    async def accept_credit(self, _: object) -> Approval:
+    async def approve_credit(self, _: object) -> Approval:
         """Usually approve."""
         return await self._answer(next(self._credits))
 
     async def _answer(self, number: int) -> Approval:
         turn = number % 20
         if turn == 2:
-            raise RuntimeError("the acceptance port is broken")
+            raise RuntimeError("the approval port is broken")
         if turn == 7:
             await asyncio.sleep(10)
         return Approval.PENDING if turn == 1 else Approval.APPROVED
@@ -386,7 +386,7 @@ class UnsteadyRules:
 
 def unsteady_approval() -> None:
     """Request the approval of an unsteady host for each payment and packet."""
-    rules = {"acceptance": UnsteadyRules(), "approval_s": 0.1}
+    rules = {"approval": UnsteadyRules(), "approval_s": 0.1}
     replace(server, "AsyncPorts", lambda ports: partial(ports, **rules))
 
 

@@ -9,8 +9,11 @@ import httpx
 from campaigns.crash.clients import USD, Payable, PeerConnection, answer_in, new_packet, token_of
 from campaigns.crash.records import CALL, CREATE, ClientRecord, SentRequest
 from campaigns.crash.service import Service
-from incoming_payments import Amount, Ports, receive, receive_packet, run
+from incoming_payments import Amount, Ports
 from incoming_payments.domain.payment import PaymentId
+from incoming_payments.flows.machinery.run import run
+from incoming_payments.flows.receive import receive
+from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.init import CONFIGURATION
 from incoming_payments.stores.sqlite import SqliteStore
@@ -33,7 +36,7 @@ class Payer:
         with SqliteStore(service.database) as store:
             store.insert(created)
         self.record.answered("create-1", "created", payment=self.id)
-        credentials = self.settings.methods.derive(self.id)
+        credentials = self.settings.receiver.methods.derive(self.id)
         self._payable = Payable(self.id, credentials.ilp_address, credentials.shared_secret)
         self._sequence = 0
 
@@ -57,10 +60,8 @@ class Payer:
         packets = self.settings.packets
         assert packets is not None
         peer, now = packets.peer_of([f"Bearer {token_of(self.service.folder)}"]), datetime.now(UTC)
-        reply = run(
-            receive_packet(bytes.fromhex(request.packet), peer=peer, receiver=packets.receiver, clock=lambda: now),
-            Ports(store=store),
-        )
+        packet, receiver = bytes.fromhex(request.packet), self.settings.receiver
+        reply = run(receive_packet(packet, peer=peer, receiver=receiver, clock=lambda: now), Ports(store=store))
         answer = answer_in(request, decode_reply(reply))
         self.record.answered(request.key, answer)
         return answer
@@ -70,7 +71,7 @@ class Payer:
         self._sequence += 1
         request = self.record.sent(kind=CALL, key=f"wire-{self._sequence}", payment=self.id, amount=amount)
         money = Amount(amount, USD)
-        run(receive(self.id, credit=request.key, amount=money, clock=lambda: datetime.now(UTC)), Ports(store=store))
+        run(receive(self.id, credit_id=request.key, amount=money, clock=lambda: datetime.now(UTC)), Ports(store=store))
         self.record.answered(request.key, "credited")
 
     def create_another(self, client: HttpClient, key: str) -> httpx.Response:

@@ -22,7 +22,7 @@ from kits.processes import COMMAND, HttpClient, free_port, run_command, serving,
 
 SLACK_S: Final = 2.0  # for a slow machine
 LIMIT_S: Final = 1.0  # the `timeout_s` of the configuration
-KEYS_LIMIT_S: Final = 3.0  # `limits.DOCUMENT_FETCH_S_MAX`
+KEYS_LIMIT_S: Final = 3.0  # `limits.DOCUMENT_FETCH_S_DEFAULT`
 DOWN: Final[list[dict[str, Any]]] = [
     {"fault": "delay", "seconds": 30},
     {"fault": "error"},

@@ -62,7 +62,7 @@ from incoming_payments.httpsig import (
     verify_digest,
 )
 from incoming_payments.httpsig.explain import explain
-from incoming_payments.limits import EXPLAIN_CHARS_MAX, HEADER_BYTES_MAX, METADATA_DEPTH_MAX, TOKEN_CHARS_MAX
+from incoming_payments.limits import EXPLAIN_CHARS_MAX, HEADER_BYTES_MAX, METADATA_DEPTH_DEFAULT, TOKEN_CHARS_MAX
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import a_creation
 from incoming_payments.wire import CreateRequest, read_create_request, write_date_time, write_error, write_json
@@ -279,7 +279,7 @@ def create_request(data: bytes) -> str:
     assert written.get("incomingAmount") == document.get("incomingAmount")
     assert written.get("metadata") == document.get("metadata")
     assert type(parsed) is CreateRequest
-    _check_storable(written.get("metadata"), METADATA_DEPTH_MAX)
+    _check_storable(written.get("metadata"), METADATA_DEPTH_DEFAULT)
     assert read_create_request(write_json(written)) == parsed
     return "parsed"
 

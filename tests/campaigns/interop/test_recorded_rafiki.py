@@ -19,7 +19,7 @@ from incoming_payments import AccessToken, HttpPeer, IncomingPayments, PacketPol
 from incoming_payments.domain.payment import ClientId, WalletAddress, client_id, payment_id, wallet_address_url
 from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.gnap import AccessRight, AccessTokenInfo, Action, StaticIntrospector
-from incoming_payments.ilp import DerivedMethods, Receiver
+from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Fulfill
 from incoming_payments.stores.memory import MemoryNonces, MemoryStore
@@ -87,7 +87,7 @@ class Replay:
                 nonces=MemoryNonces(),
                 methods=methods,
             ),
-            packets=PacketPolicy(receiver=Receiver(methods), peers=[peer]),
+            packets=PacketPolicy(peers=[peer]),
             clock=lambda: self.now,
         )
 

@@ -150,7 +150,7 @@ def test_repeated_credit_gets_the_first_answer(state: State) -> None:
     """A repeat with the same amount changes nothing and gets the first answer, in every state."""
     payment = a_payment(state)
     earlier = an_earlier_credit(payment)
-    again = lifecycle.credit(payment, earlier, id=ID, amount=Amount(400, USD), now=now_of(state))
+    again = lifecycle.credit(payment, earlier, credit_id=ID, amount=Amount(400, USD), now=now_of(state))
     assert again == Decision(earlier)
     assert again.answer is earlier
 
@@ -196,7 +196,7 @@ def test_credit_refused(
 ) -> None:
     """An impossible credit is refused, in this order of reasons."""
     with pytest.raises(refusal) as caught:
-        lifecycle.credit(a_payment(state), earlier, id=ID, amount=amount, now=now_of(state))
+        lifecycle.credit(a_payment(state), earlier, credit_id=ID, amount=amount, now=now_of(state))
     assert type(caught.value) is refusal
     assert str(caught.value) == message
     assert caught.value.details == details

@@ -66,10 +66,10 @@ def _money_cases(state: State, amount: Amount) -> Iterator[Case]:
     """Yield the cases of `amount` for a payment in `state`."""
     payment, now = a_payment(state), now_of(state)
     earlier = an_earlier_credit(payment)
-    packet: dict[str, Any] = {"id": ID, "amount": amount, "now": now, "tolerance": TOLERANCE, "peer": PEER}
+    packet: dict[str, Any] = {"credit_id": ID, "amount": amount, "now": now, "tolerance": TOLERANCE, "peer": PEER}
     yield Case(
         state, now, payment, by_state(CREDIT), (payment, amount, None),
-        lambda: lifecycle.credit(payment, None, id=ID, amount=amount, now=now),
+        lambda: lifecycle.credit(payment, None, credit_id=ID, amount=amount, now=now),
     )  # fmt: skip
     yield Case(
         state, now, payment, by_state(PACKET), (payment, amount, TOLERANCE),
@@ -77,7 +77,7 @@ def _money_cases(state: State, amount: Amount) -> Iterator[Case]:
     )  # fmt: skip
     yield Case(
         state, now, payment, by_state(REPEAT), (earlier, amount, None),
-        lambda: lifecycle.credit(payment, earlier, id=ID, amount=amount, now=now),
+        lambda: lifecycle.credit(payment, earlier, credit_id=ID, amount=amount, now=now),
     )  # fmt: skip
     yield Case(
         state, now, payment, by_state(REPEAT), (earlier, amount, None),

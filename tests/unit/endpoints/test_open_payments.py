@@ -141,7 +141,7 @@ def test_2_2_completed() -> None:
     id = client.creates(incomingAmount=USD_25, expiresAt=(NOW + timedelta(hours=1)).isoformat())
     seen = [document(client.get(id))["completed"]]
     for value, credit in ((2499, "a"), (1, "b")):
-        service.receive(id, value, credit=credit)
+        service.receive(id, value, credit_id=credit)
         seen.append(document(client.get(id))["completed"])
     assert seen == [False, False, True]
 
@@ -159,8 +159,8 @@ def test_2_2_received_amount() -> None:
     client = service.client()
     id = client.creates()
     assert document(client.get(id))["receivedAmount"] == RECEIVED_0
-    service.receive(id, 40, credit="a")
-    service.receive(id, 2, credit="b")
+    service.receive(id, 40, credit_id="a")
+    service.receive(id, 2, credit_id="b")
     assert document(client.get(id))["receivedAmount"] == {**RECEIVED_0, "value": "42"}
 
 
@@ -191,9 +191,9 @@ def test_2_2_created_at_and_updated_at() -> None:
     at = "2026-01-01T12:00:00.000001Z"
     assert (at, at) == tuple(document(created, 201)[name] for name in ("createdAt", "updatedAt"))
     service.clock.advance(10)
-    service.receive(id, 1, credit="a")
+    service.receive(id, 1, credit_id="a")
     service.clock.advance(10)
-    service.receive(id, 1, credit="a")  # a repeat: nothing changes
+    service.receive(id, 1, credit_id="a")  # a repeat: nothing changes
     resource = document(client.get(id))
     assert (at, "2026-01-01T12:00:10.000001Z") == (resource["createdAt"], resource["updatedAt"])
 
@@ -677,7 +677,7 @@ def test_8_incoming_amount_total_may_not_continue_past_it() -> None:
     id = client.creates(incomingAmount=USD_25)
     service.receive(id, 2500)
     with pytest.raises(Exception, match="completed"):
-        service.receive(id, 1, credit="wire-2")
+        service.receive(id, 1, credit_id="wire-2")
     assert document(client.get(id))["receivedAmount"] == USD_25
 
 
@@ -707,7 +707,7 @@ def test_public_view_shows_the_received_amount() -> None:
     seen = []
     for value, seconds in ((5, 0), (2495, 0), (0, 3600)):
         if value:
-            service.receive(id, value, credit=f"wire-{value}")
+            service.receive(id, value, credit_id=f"wire-{value}")
         service.clock.advance(seconds)
         seen.append(document(service.handle(Request("GET", f"{PATH}/{id}")))["receivedAmount"]["value"])
     assert seen == ["5", "2500", "2500"]

@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from incoming_payments.endpoints.open_payments import Request, Response
-from incoming_payments.endpoints.packets import HttpPeer, handle_packet
+from incoming_payments.endpoints.packets import HttpPeer, internal_reject, receive_packet_request
 from incoming_payments.errors import (
     HttpRefused,
     InvalidValue,
@@ -21,6 +21,7 @@ from incoming_payments.flows.machinery.ports import Ports
 from incoming_payments.flows.machinery.run import run
 from incoming_payments.gnap import AccessToken
 from incoming_payments.ilp.packet import Fulfill, Reject, encode
+from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ilp.stream import condition_of
 from incoming_payments.limits import HEADERS_MAX, ILP_PREPARE_BYTES_MAX, PEER_TOKENS_MAX
 from incoming_payments.testing import NOW
@@ -46,7 +47,8 @@ def answer(request: Request, service: Service | None = None) -> Response:
     """Return the response to `request`."""
     service = service or Service()
     return run(
-        handle_packet(request, policy=a_policy(receiver=service.receiver), clock=lambda: service.now), service.ports
+        receive_packet_request(request, policy=a_policy(), receiver=service.receiver, clock=lambda: service.now),
+        service.ports,
     )
 
 
@@ -210,7 +212,9 @@ def test_scheme_is_case_insensitive(scheme: str) -> None:
 def test_policy_without_peers_refuses_every_token() -> None:
     """A policy may have no peers. It then refuses every token."""
     policy = a_policy(peers=[])
-    refused = run(handle_packet(a_request(), policy=policy, clock=lambda: NOW), Ports())
+    refused = run(
+        receive_packet_request(a_request(), policy=policy, receiver=Receiver(METHODS), clock=lambda: NOW), Ports()
+    )
     assert refusal(refused, challenge="Bearer") == (401, "invalid_token")
 
 
@@ -241,12 +245,12 @@ def test_failure_of_the_store(monkeypatch: pytest.MonkeyPatch, error: Exception,
 
 
 def test_missing_port_raises() -> None:
-    """`PortMissing` reaches the host, which then answers with `policy.failed()`."""
+    """`PortMissing` reaches the host, which then answers with `internal_reject`."""
     service = Service()
     service.replace(store=None)
     with pytest.raises(PortMissing):
         answer(a_request(encode(service.sender.prepare(1))), service)
-    assert reply(a_policy().failed()) == Reject("T00", METHODS.prefix, "try again later")
+    assert reply(internal_reject(Receiver(METHODS))) == Reject("T00", METHODS.prefix, "try again later")
 
 
 # --- the policy ----------------------------------------------------------------------------------------

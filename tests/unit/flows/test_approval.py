@@ -16,8 +16,8 @@ from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.lifecycle import Decision, complete
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
 from incoming_payments.errors import (
-    AcceptanceUnavailable,
     ApprovalRequired,
+    ApprovalUnavailable,
     BrokenDecision,
     PolicyRefused,
     PortUnavailable,
@@ -27,7 +27,7 @@ from incoming_payments.flows.create import create_for_host
 from incoming_payments.flows.machinery.effects import Flow, UpdatePayment
 from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
 from incoming_payments.flows.machinery.run import arun, run
-from incoming_payments.flows.receive_packet import answer_packet, receive_packet
+from incoming_payments.flows.receive_packet import receive_packet, receive_packet_with_cause
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Prepare, encode
 from incoming_payments.ilp.receive import Arrival, open_packet
@@ -63,9 +63,9 @@ def gate() -> Iterator[threading.Event]:
 
 
 def with_rules(decide: Decide = lambda _: APPROVED, **terms: Any) -> tuple[Service, Rules]:
-    """Return a receiver with one payment, and its acceptance port."""
+    """Return a receiver with one payment, and its approval port."""
     service, rules = Service(**{"limit": 1000, **terms}), Rules(decide)
-    service.replace(acceptance=rules, approval_s=5.0)
+    service.replace(approval=rules, approval_s=5.0)
     return service, rules
 
 
@@ -155,9 +155,12 @@ def test_failure_of_the_port_refuses_for_now(decide: Decide) -> None:
     """The sender gets T00, the log of the host gets the cause, and nothing is credited. A failure never approves."""
     service, rules = with_rules(decide)
     packet = encode(service.sender.prepare(400))
-    answer = run(answer_packet(packet, peer=PEER, receiver=service.receiver, clock=lambda: service.now), service.ports)
+    answer = run(
+        receive_packet_with_cause(packet, peer=PEER, receiver=service.receiver, clock=lambda: service.now),
+        service.ports,
+    )
     assert getattr(decode_reply(answer.reply), "code", None) == "T00"
-    assert isinstance(answer.cause, AcceptanceUnavailable)
+    assert isinstance(answer.cause, ApprovalUnavailable)
     assert untouched(service)
     rules.decide = lambda _: APPROVED
     assert service.answer(packet)[0] == 13  # the same packet is fulfilled once the port works
@@ -331,10 +334,10 @@ PROOFS: Final = {
 @pytest.mark.parametrize("kind", [Ports, AsyncPorts])
 @pytest.mark.parametrize("proof", PROOFS)
 def test_packet_without_the_right_proof_is_not_credited(proof: str, kind: type[Ports | AsyncPorts]) -> None:
-    """With an acceptance port, the driver refuses a flow of the host that credits a packet without its approval."""
+    """With an approval port, the driver refuses a flow of the host that credits a packet without its approval."""
     service = Service(PAYMENT)
     flow = crediting(service, service.sender.prepare(400), PROOFS[proof])
-    ports = kind(store=service.store, acceptance=Rules())
+    ports = kind(store=service.store, approval=Rules())
     with pytest.raises(ApprovalRequired):
         run(flow, ports) if isinstance(ports, Ports) else asyncio.run(arun(flow, ports))
     assert untouched(service)
@@ -349,7 +352,7 @@ def test_packet_with_the_right_proof_is_credited() -> None:
 
 
 def test_driver_leaves_a_broken_decision_to_the_store() -> None:
-    """The store refuses a decision of the host that is no `Decision`, also with an acceptance port."""
+    """The store refuses a decision of the host that is no `Decision`, also with an approval port."""
     service, _ = with_rules()
 
     def deciding() -> Flow[Any]:
@@ -380,7 +383,7 @@ def test_every_way_into_the_service_requests_the_approval(
     """A packet is credited only if the host approves it. The observer gets one report about the credit."""
     service, rules = Observed(way), Rules(decide)
     id = service.kit.client().creates()
-    service.kit.replace(acceptance=rules)
+    service.kit.replace(approval=rules)
     packet = encode(Sender(METHODS.derive(id)).prepare(400))
     if route == "ilp":
         reply = service.send(a_request(packet)).body
@@ -398,7 +401,7 @@ def test_every_way_into_the_service_requests_the_approval(
 
 def send_async(service: Service, prepare: Prepare, rules: Rules, approval_s: float = 5.0) -> Answer:
     """Return the reply of the async driver."""
-    ports = AsyncPorts(store=service.store, acceptance=rules, approval_s=approval_s)
+    ports = AsyncPorts(store=service.store, approval=rules, approval_s=approval_s)
     flow = receive_packet(encode(prepare), peer=PEER, receiver=service.receiver, clock=lambda: service.now)
     reply = decode_reply(asyncio.run(arun(flow, ports)))
     return Answer(reply, None)
@@ -426,9 +429,9 @@ def test_async_driver_requests_the_same_approval(kind: Callable[[Rules], Any], d
 
 
 def http_service(decide: Decide, **ports: Any) -> tuple[service_kit.Service, Rules]:
-    """Return a service with an acceptance port."""
+    """Return a service with an approval port."""
     service, rules = service_kit.Service(), Rules(decide)
-    service.replace(acceptance=rules, approval_s=5.0, **ports)
+    service.replace(approval=rules, approval_s=5.0, **ports)
     return service, rules
 
 
@@ -471,7 +474,7 @@ def test_create_that_is_not_approved_stores_nothing(decide: Decide, expected: tu
     if expected[0] == 403:
         assert document(response, 403)["error"]["description"] == "this shop is blocked"
     if expected[1] == "acceptance_unavailable":
-        assert isinstance(response.cause, AcceptanceUnavailable)
+        assert isinstance(response.cause, ApprovalUnavailable)
         assert "broken" not in str(document(response, 503))
     if expected[1] == "approval_pending":
         assert document(response, 503)["error"]["description"].startswith("the receiver has not decided yet")

@@ -63,13 +63,13 @@ class Slow:
         """Count an unpaid payment no longer."""
         self.quotas.release(client, id)
 
-    def accept_payment(self, proposed: ProposedPayment) -> Approval:
+    def approve_payment(self, proposed: ProposedPayment) -> Approval:
         """Approve after `approval_s`."""
         self.wait(self.approval_s)
         self.proposed.append(proposed.payment)
         return Approval.APPROVED
 
-    def accept_credit(self, _: object) -> Approval:
+    def approve_credit(self, _: object) -> Approval:
         """Approve."""
         return Approval.APPROVED
 
@@ -96,7 +96,7 @@ class Recording(MemoryStore):
 def slow_service(service: Service, slow: Slow) -> tuple[IncomingPayments, Recording]:
     """Return a service with slow ports, and its store."""
     store = Recording(service)
-    service.replace(store=store, wallet_addresses=slow, introspector=slow, quotas=slow, acceptance=slow, methods=slow)
+    service.replace(store=store, wallet_addresses=slow, introspector=slow, quotas=slow, approval=slow, methods=slow)
     return IncomingPayments(policy=service.policy, ports=service.ports, clock=service.clock), store
 
 

@@ -470,7 +470,7 @@ def test_concurrent_duplicates_create_one_payment() -> None:
 def test_retry_needs_no_approval_and_no_quota() -> None:
     """The host decides once, and one payment counts. The retry succeeds at the quota, and after a change of mind."""
     service, rules = Service(), Rules()
-    service.replace(acceptance=rules, quotas=MemoryQuotas(unpaid_payments=1))
+    service.replace(approval=rules, quotas=MemoryQuotas(unpaid_payments=1))
     client = service.client()
     first = client.send(keyed(client))
     rules.decide = raising(PolicyRefused("no"))
@@ -498,7 +498,7 @@ def test_retry_counts_as_a_request() -> None:
 def test_create_that_is_not_approved_leaves_its_key_free(decide: Decide) -> None:
     """The client can repeat the request with the same key, or use the key for another request."""
     service, rules = Service(), Rules(decide)
-    service.replace(acceptance=rules, quotas=MemoryQuotas(unpaid_payments=1))
+    service.replace(approval=rules, quotas=MemoryQuotas(unpaid_payments=1))
     client = service.client()
     assert {client.send(keyed(client)).status for _ in range(2)} <= {403, 503}
     rules.decide = lambda _: Approval.APPROVED
@@ -535,7 +535,7 @@ def test_duplicate_that_was_late_does_not_count_as_unpaid() -> None:
 def test_late_duplicate_of_the_host_uses_no_quota() -> None:
     """The ports for approval and quotas are not called for the host, also when `insert` returns an earlier record."""
     kit = Service()
-    kit.replace(store=KnowsNoKeys(), acceptance=Unused(), quotas=Unused())
+    kit.replace(store=KnowsNoKeys(), approval=Unused(), quotas=Unused())
     service = a_service(kit)
     first = service.create(wallet_address=ALICE.url, idempotency_key="k")
     assert service.create(wallet_address=ALICE.url, idempotency_key="k") == first
@@ -554,7 +554,7 @@ def test_create_of_the_host_can_be_repeated() -> None:
     kit = Service()
     service = a_service(kit)
     first = service.create(wallet_address=ALICE.url, incoming_amount=Amount(5, USD), idempotency_key="order-1")
-    service.receive(first.id, credit="wire-1", amount=Amount(5, USD))
+    service.receive(first.id, credit_id="wire-1", amount=Amount(5, USD))
     kit.hosted.addresses.clear()
     kit.clock.advance(3600)
     again = service.create(wallet_address=ALICE.url, incoming_amount=Amount(5, USD), idempotency_key="order-1")

@@ -16,10 +16,10 @@ from incoming_payments.errors import (
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.limits import (
-    EXPIRY_S_MAX,
+    EXPIRY_S_MAX_DEFAULT,
     JSON_DEPTH_MAX,
-    METADATA_BYTES_MAX,
-    METADATA_DEPTH_MAX,
+    METADATA_BYTES_DEFAULT,
+    METADATA_DEPTH_DEFAULT,
     URL_CHARS_MAX,
 )
 from kits.service_kit import AUTH_SERVER, BASE_URL, NOBODYS_ID
@@ -43,7 +43,7 @@ def test_defaults() -> None:
         policy.metadata_bytes_max,
         policy.metadata_depth_max,
         policy.wording,
-    ) == (True, True, True, EXPIRY_S_MAX, 86_400, None, METADATA_BYTES_MAX, METADATA_DEPTH_MAX, "plain")
+    ) == (True, True, True, EXPIRY_S_MAX_DEFAULT, 86_400, None, METADATA_BYTES_DEFAULT, METADATA_DEPTH_DEFAULT, "plain")
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_payment_url_is_below_the_base_url() -> None:
         ("auth_server", "auth.bank.example"),
         ("auth_server", None),
         ("expiry_s_max", 0),
-        ("expiry_s_max", 100 * EXPIRY_S_MAX + 1),
+        ("expiry_s_max", 100 * EXPIRY_S_MAX_DEFAULT + 1),
         ("expiry_s_max", 60.0),
         ("expiry_s_max", True),
         ("idempotency_key_s", 0),
         ("idempotency_key_s", 366 * 86_400 + 1),
         ("idempotency_key_s", 60.0),
         ("default_expiry_s", 0),
-        ("default_expiry_s", EXPIRY_S_MAX + 1),
+        ("default_expiry_s", EXPIRY_S_MAX_DEFAULT + 1),
         ("default_expiry_s", 60.0),
         ("default_expiry_s", True),
         ("metadata_bytes_max", 1),
@@ -145,11 +145,11 @@ def test_invalid_setting_is_named(setting: str, value: object) -> None:
     ("setting", "value"),
     [
         ("expiry_s_max", 1),
-        ("expiry_s_max", 100 * EXPIRY_S_MAX),
+        ("expiry_s_max", 100 * EXPIRY_S_MAX_DEFAULT),
         ("idempotency_key_s", 1),
         ("idempotency_key_s", 366 * 86_400),
         ("default_expiry_s", 1),
-        ("default_expiry_s", EXPIRY_S_MAX),
+        ("default_expiry_s", EXPIRY_S_MAX_DEFAULT),
         ("metadata_bytes_max", 2),
         ("metadata_bytes_max", 32 * 1024),
         ("metadata_depth_max", 1),

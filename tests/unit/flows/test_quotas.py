@@ -196,7 +196,7 @@ def test_payment_that_is_not_approved_does_not_count(decide: Decide) -> None:
     """A create that the host refuses stores nothing, so it does not count."""
     service = service_with(unpaid_payments=1)
     rules = Rules(decide)
-    service.replace(acceptance=rules)
+    service.replace(approval=rules)
     client = service.client()
     assert {client.create().status for _ in range(3)} <= {403, 503}
     rules.decide = lambda _: Approval.APPROVED
@@ -207,7 +207,7 @@ def test_quota_comes_before_the_approval() -> None:
     """A create that exceeds the quota is refused before the host decides."""
     service = service_with(unpaid_payments=1)
     rules = Rules()
-    service.replace(acceptance=rules)
+    service.replace(approval=rules)
     client = service.client()
     client.creates()
     assert client.create().status == 429

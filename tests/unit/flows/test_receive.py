@@ -36,7 +36,7 @@ def test_clock_is_read_when_the_store_decides() -> None:
     """A credit that waited for the store until after `expiresAt` is refused, although it was requested in time."""
     payment = a_creation(wallet_address=ALICE, expires_in_s=60).answer
     clock = FakeClock()
-    effect = next(receive(payment.id, credit="wire-1", amount=Amount(5, USD), clock=clock))
+    effect = next(receive(payment.id, credit_id="wire-1", amount=Amount(5, USD), clock=clock))
     assert isinstance(effect, UpdatePayment)
     clock.advance(60)
     assert effect.decide(payment, None).answer.at == clock()
@@ -49,7 +49,7 @@ def test_clock_that_returns_local_time_during_the_transaction_is_refused() -> No
     """The time that the decision reads must be in UTC too."""
     payment = a_creation(wallet_address=ALICE).answer
     times = iter([NOW, NOW.replace(tzinfo=None)])
-    effect = next(receive(payment.id, credit="wire-1", amount=Amount(5, USD), clock=lambda: next(times)))
+    effect = next(receive(payment.id, credit_id="wire-1", amount=Amount(5, USD), clock=lambda: next(times)))
     assert isinstance(effect, UpdatePayment)
     with pytest.raises(InvalidValue):
         effect.decide(payment, None)
@@ -60,9 +60,9 @@ def test_spec_3_reaching_the_amount_completes() -> None:
     service = Service()
     id = a_payment(service, limit=2500)
     assert ((credit := service.receive(id, 2499)).received.value, credit.completes) == (2499, False)
-    assert ((credit := service.receive(id, 1, credit="wire-2")).received.value, credit.completes) == (2500, True)
+    assert ((credit := service.receive(id, 1, credit_id="wire-2")).received.value, credit.completes) == (2500, True)
     with pytest.raises(PaymentCompleted):
-        service.receive(id, 1, credit="wire-3")
+        service.receive(id, 1, credit_id="wire-3")
 
 
 def test_spec_3_passing_the_amount_completes() -> None:
@@ -72,7 +72,7 @@ def test_spec_3_passing_the_amount_completes() -> None:
     credit = service.receive(id, 9000)
     assert (credit.received.value, credit.completes) == (9000, True)
     with pytest.raises(PaymentCompleted):
-        service.receive(id, 1, credit="wire-2")
+        service.receive(id, 1, credit_id="wire-2")
 
 
 def test_spec_3_expired_payment_refuses_credits() -> None:
@@ -83,7 +83,7 @@ def test_spec_3_expired_payment_refuses_credits() -> None:
     service.receive(id, 1)
     service.clock.advance(0.000001)
     with pytest.raises(PaymentExpired):
-        service.receive(id, 1, credit="wire-2")
+        service.receive(id, 1, credit_id="wire-2")
     assert service.store.load(id).received.value == 1
 
 
@@ -93,7 +93,7 @@ def test_repeated_credit_id_is_credited_once() -> None:
     id = a_payment(service, limit=100, expires_in_s=60)
     first = service.receive(id, 40)
     assert first == service.receive(id, 40)
-    service.receive(id, 60, credit="wire-2")
+    service.receive(id, 60, credit_id="wire-2")
     service.clock.advance(3600)
     assert first == service.receive(id, 40)
     assert len(service.store.events(service.store.load(first.payment_id).id)) - 1 == 3
@@ -103,9 +103,9 @@ def test_repeated_credit_id_is_credited_once() -> None:
 REFUSALS: list[tuple[str, dict[str, Any], type[Exception]]] = [
     ("unknown payment", {"id": NOBODYS_ID}, PaymentNotFound),
     ("invalid payment id", {"id": "../secrets"}, InvalidValue),
-    ("empty credit id", {"credit": ""}, InvalidValue),
-    ("credit id too long", {"credit": "x" * 201}, InvalidValue),
-    ("credit id with another amount", {"credit": "wire-1", "amount": Amount(41, USD)}, CreditIdReused),
+    ("empty credit id", {"credit_id": ""}, InvalidValue),
+    ("credit id too long", {"credit_id": "x" * 201}, InvalidValue),
+    ("credit id with another amount", {"credit_id": "wire-1", "amount": Amount(41, USD)}, CreditIdReused),
     ("another asset", {"amount": Amount(1, JPY)}, AssetMismatch),
     ("amount of zero", {"amount": Amount(0, USD)}, InvalidValue),
     ("more than 64 bits", {"amount": Amount(UINT64_MAX - 39, USD)}, AmountOverflow),
@@ -122,7 +122,7 @@ def test_refused_credit_changes_nothing(changes: dict[str, Any], error: type[Exc
     before = service.store.load(created.answer.id)
     arguments = {
         "id": created.answer.id,
-        "credit": "wire-2",
+        "credit_id": "wire-2",
         "amount": Amount(1, USD),
         "clock": service.clock,
         **changes,
@@ -137,7 +137,7 @@ def test_largest_total() -> None:
     service = Service()
     id = a_payment(service)
     service.receive(id, 1)
-    assert service.receive(id, UINT64_MAX - 1, credit="wire-2").received.value == UINT64_MAX
+    assert service.receive(id, UINT64_MAX - 1, credit_id="wire-2").received.value == UINT64_MAX
 
 
 def test_clock_that_moves_backwards() -> None:
@@ -149,7 +149,7 @@ def test_clock_that_moves_backwards() -> None:
     assert service.receive(created.answer.id, 1).at == NOW
     assert service.store.load(created.answer.id).updated_at == NOW
     service.clock.advance(7200)
-    service.receive(created.answer.id, 1, credit="wire-2")
+    service.receive(created.answer.id, 1, credit_id="wire-2")
     assert NOW + timedelta(hours=1) == service.store.load(created.answer.id).updated_at
 
 
@@ -166,7 +166,7 @@ def test_clock_that_moves_backwards() -> None:
 )
 def test_invalid_argument_is_refused_before_the_store_is_used(changes: dict[str, Any], member: str) -> None:
     """A wrong time or amount raises `InvalidValue`, although there is no store."""
-    given: dict[str, Any] = {"credit": "wire-1", "amount": Amount(100, USD), "clock": lambda: NOW}
+    given: dict[str, Any] = {"credit_id": "wire-1", "amount": Amount(100, USD), "clock": lambda: NOW}
     with pytest.raises(InvalidValue) as caught:
         run(receive(NOBODYS_ID, **{**given, **changes}), Ports())
     assert caught.value.details == {"member": member}

@@ -30,7 +30,7 @@ from incoming_payments.flows.machinery.effects import DrawRandomness, Effect, Lo
 from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
 from incoming_payments.flows.machinery.run import arun, run
 from incoming_payments.flows.receive import receive
-from incoming_payments.flows.receive_packet import answer_packet, receive_packet
+from incoming_payments.flows.receive_packet import receive_packet, receive_packet_with_cause
 from incoming_payments.ilp import DerivedMethods
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Fulfill, PacketType, Prepare, Reject, encode
@@ -229,7 +229,9 @@ def test_host_cannot_use_credit_ids_of_packets() -> None:
     """`receive` refuses ids that begin with `stream:`, so a host credit never looks like a packet."""
     service = Service(limit=1000)
     with pytest.raises(InvalidValue) as caught:
-        run(receive(service.id, credit="stream:1", amount=service.payment.received, clock=lambda: NOW), service.ports)
+        run(
+            receive(service.id, credit_id="stream:1", amount=service.payment.received, clock=lambda: NOW), service.ports
+        )
     assert caught.value.details == {"member": "creditId"}
 
 
@@ -499,13 +501,15 @@ def test_policy_of_the_host_ends_the_connection(words: str, sent: str, make: Mak
 
 @pytest.mark.parametrize("make", [lambda s: s.prepare(1), lambda s: s.probe(1)])
 def test_cause_of_a_refusal_is_for_the_host(make: Make) -> None:
-    """`answer_packet` returns the exception that caused a refusal."""
+    """`receive_packet_with_cause` returns the exception that caused a refusal."""
     service = Service(limit=1000)
     packet = encode(make(service.sender))
     full, frozen = StoreUnavailable("the disk is full"), PolicyRefused("frozen")
     for store, cause in ((service.store, None), (Broken(frozen), frozen), (Broken(full), full)):
         service.replace(store=store)
-        answer = run(answer_packet(packet, peer=PEER, receiver=service.receiver, clock=lambda: NOW), service.ports)
+        answer = run(
+            receive_packet_with_cause(packet, peer=PEER, receiver=service.receiver, clock=lambda: NOW), service.ports
+        )
         assert answer.cause is cause
 
 

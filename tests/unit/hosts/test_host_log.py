@@ -11,7 +11,7 @@ from attrs import evolve
 from incoming_payments.endpoints.open_payments import Response
 from incoming_payments.endpoints.packets import PacketPolicy
 from incoming_payments.errors import (
-    AcceptanceUnavailable,
+    ApprovalUnavailable,
     AuthorizationServerUnavailable,
     ClientKeysUnavailable,
     ClockBehind,
@@ -27,7 +27,6 @@ from incoming_payments.hosts import host_log
 from incoming_payments.hosts._paths import Mount
 from incoming_payments.hosts.host_log import HostLog
 from incoming_payments.httpsig import Evidence, Policy, PrivateKey, PublicKey, RequestMessage, sign
-from incoming_payments.ilp.receive import Receiver
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX, LOGGED_A_MINUTE_MAX
 from incoming_payments.service import IncomingPayments
 from kits.service_kit import Unused
@@ -53,7 +52,7 @@ SIGNED: Final = sign(RequestMessage("GET", "http://ase.example/", (("Authorizati
 SERVICE: Final = IncomingPayments(
     policy=ServicePolicy(base_url="https://ase.example/op", auth_server="https://auth.ase.example"),
     ports=Ports(store=Unused(), wallet_addresses=Unused(), introspector=Unused(), methods=METHODS),
-    packets=PacketPolicy(receiver=Receiver(METHODS), peers=[]),
+    packets=PacketPolicy(peers=[]),
 )
 MOUNT: Final = Mount(SERVICE, IncomingPayments, None)
 HEADING: Final = "signature refused, signature_invalid: it does not fit"
@@ -167,7 +166,7 @@ def test_each_kind_is_limited_and_counted(
     [
         (StoreUnavailable("locked"), "the store"),
         (AuthorizationServerUnavailable("no answer"), "the authorization server"),
-        (AcceptanceUnavailable("no answer"), "the port acceptance"),
+        (ApprovalUnavailable("no answer"), "the port approval"),
         (ClientKeysUnavailable("no answer"), "the port client_keys"),
         (WalletAddressesUnavailable("no answer"), "the port wallet_addresses"),
         (PortUnavailable("no answer"), "a port"),

@@ -37,7 +37,7 @@ from incoming_payments.ilp.stream import (
     StreamMoney,
     StreamMoneyBlocked,
 )
-from incoming_payments.limits import PREPARE_MARGIN_MS_MIN
+from incoming_payments.limits import PREPARE_MARGIN_MS_DEFAULT
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.replies import ildcp_request
 from kits.service_kit import NOBODYS_ID
@@ -98,7 +98,8 @@ def test_receivers_with_equal_settings_are_equal() -> None:
     receiver = Receiver(METHODS)
     receiver.find(a_sender().credentials.ilp_address)
     assert receiver == RECEIVER
-    assert repr(receiver) == f"Receiver(methods={METHODS}, tolerance={Tolerance()}, margin_ms={PREPARE_MARGIN_MS_MIN})"
+    settings = f"methods={METHODS}, tolerance={Tolerance()}, margin_ms={PREPARE_MARGIN_MS_DEFAULT}"
+    assert repr(receiver) == f"Receiver({settings})"
     with pytest.raises(TypeError):
         Receiver(METHODS, find=receiver.find)  # type: ignore[call-arg] # on purpose
     with pytest.raises(TypeError):
@@ -126,7 +127,7 @@ def test_invalid_margin_is_refused(margin_ms: object) -> None:
 
 def test_packet_within_the_margin_is_refused() -> None:
     """A packet that expires within the margin is refused, and accepted by a receiver with margin 0."""
-    prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_MIN - 1))
+    prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_DEFAULT - 1))
     late = arrival(prepare)
     with pytest.raises(PacketExpired, match=r"^the packet expired while it waited for the store"):
         late.decide(late.credit_id, lambda: NOW, late.approved_by(Approver.HOST))(a_creation().answer, None)
@@ -178,7 +179,7 @@ def test_decision_raises_the_refusal_of_the_host_last() -> None:
 
 def test_exact_margin_is_enough() -> None:
     """A packet is in time with exactly the margin left, but not with one microsecond less."""
-    prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_MIN))
+    prepare = a_sender().prepare(1, expires_at=NOW + timedelta(milliseconds=PREPARE_MARGIN_MS_DEFAULT))
     assert RECEIVER.in_time(prepare.expires_at, NOW)
     assert not RECEIVER.in_time(prepare.expires_at, NOW + timedelta(microseconds=1))
 

@@ -172,11 +172,11 @@ def test_methods_of_the_host_are_reported(way: str) -> None:
     observed.call("receive_packet", encode(sender.prepare(60)), peer=PEER)
     observed.call("receive_packet", b"", peer=PEER)
     for _ in range(2):
-        observed.call("receive", id, credit="wire-1", amount=Amount(5, USD))
+        observed.call("receive", id, credit_id="wire-1", amount=Amount(5, USD))
     observed.call("complete", id)
     with pytest.raises(PaymentCompleted):
-        observed.call("receive", id, credit="wire-2", amount=Amount(5, USD))
-    observed.call("run", receive(id, credit="wire-1", amount=Amount(5, USD), clock=observed.kit.clock))
+        observed.call("receive", id, credit_id="wire-2", amount=Amount(5, USD))
+    observed.call("run", receive(id, credit_id="wire-1", amount=Amount(5, USD), clock=observed.kit.clock))
     assert observed.recorder.take() == [
         credited(),
         packet("fulfilled"),
@@ -193,7 +193,7 @@ def test_mistakes_with_flows_are_still_found(way: str) -> None:
     """A flow that has run, and another object, are refused as without an observer."""
     observed = Observed(way)
     id = id_of(observed.kit.client().create())
-    flow = receive(id, credit="wire-1", amount=Amount(5, USD), clock=observed.kit.clock)
+    flow = receive(id, credit_id="wire-1", amount=Amount(5, USD), clock=observed.kit.clock)
     observed.call("run", flow)
     with pytest.raises(FlowStuck, match="already run"):
         observed.call("run", flow)

@@ -20,7 +20,7 @@ from incoming_payments.gnap import read_introspection
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import (
     CLIENT_KEYS_MAX,
-    DOCUMENT_AGE_S_MAX,
+    DOCUMENT_AGE_S_DEFAULT,
     DOCUMENT_COOL_DOWN_S_MIN,
     DOCUMENT_STALE_S_MAX,
     LOGGED_A_MINUTE_MAX,
@@ -141,7 +141,7 @@ def test_keys_are_fetched_again_when_they_are_old(keys: Lookups, peer: Peer, clo
     """A key that the client withdrew is valid for the age of the cache at most."""
     keys.find(client(peer), "old")
     peer.publish({"keys": [NEW]})
-    clock.now_s += DOCUMENT_AGE_S_MAX
+    clock.now_s += DOCUMENT_AGE_S_DEFAULT
     assert keys.find(client(peer), "old") == OLD
     clock.now_s += 1
     assert keys.find(client(peer), "old") is None
@@ -236,7 +236,7 @@ def test_failed_fetch_never_drops_good_keys(
     """The known keys stay in use, and the log says so. Whether another key is good is not known."""
     keys.find(client(peer), "old")
     fault(peer)
-    clock.now_s += DOCUMENT_AGE_S_MAX + 1
+    clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
     with caplog.at_level(logging.WARNING, "incoming_payments.outbound"):
         assert keys.find(client(peer), "old") == OLD
         assert keys.find(client(peer), "old") == OLD
@@ -257,7 +257,7 @@ def test_log_lines_about_failed_fetches_are_limited(
     for each in clients:
         keys.find(each, "old")
     peer.fail()
-    clock.now_s += DOCUMENT_AGE_S_MAX + 1
+    clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
     for each in clients:
         assert keys.find(each, "old") == OLD
     assert [line.__dict__["event"] for line in caplog.records] == ["document_refresh_failed"] * LOGGED_A_MINUTE_MAX
@@ -271,7 +271,7 @@ def test_key_set_that_is_gone_drops_the_keys(keys: Lookups, peer: Peer, clock: C
     """410 says that the key set was withdrawn for good. The client may publish another one later."""
     keys.find(client(peer), "old")
     peer.publish({}, 410)
-    clock.now_s += DOCUMENT_AGE_S_MAX + 1
+    clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
     assert keys.find(client(peer), "old") is None
     peer.fail()
     clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
@@ -292,7 +292,7 @@ def test_few_unknown_key_sets_are_fetched_at_the_same_time(
         peer.publish({}, 404)
         assert [few.find(client(peer, f"/{n}"), "old") for n in range(4)] == [None] * 4  # one after the other
         peer.publish({"keys": [OLD]})
-        clock.now_s += DOCUMENT_AGE_S_MAX + 1
+        clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
         peer.paths.clear()
         peer.delay_s = 0.2
         calls = [(client(peer, f"/{n}", host=host), "old") for n in range(5) for host in ("127.0.0.1", "localhost")]
@@ -421,7 +421,7 @@ def test_known_clients_with_silent_servers_do_not_keep_new_clients_out(
         for each in hostile:
             assert await port.find(each, "old") == OLD
         attacker.answer = hang
-        clock.now_s += DOCUMENT_AGE_S_MAX + 1
+        clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
         calls = [port.find(each, key_id) for each, key_id in zip(hostile, ("old", "another") * 150, strict=True)]
         tasks = [asyncio.create_task(call) for call in calls]
         await asyncio.sleep(0)
@@ -456,7 +456,7 @@ def test_known_keys_do_not_stay_for_ever(keys: Lookups, peer: Peer, clock: Clock
     """After a day without a good answer, the client might have withdrawn the key."""
     keys.find(client(peer), "old")
     peer.fail()
-    clock.now_s += DOCUMENT_AGE_S_MAX + DOCUMENT_STALE_S_MAX
+    clock.now_s += DOCUMENT_AGE_S_DEFAULT + DOCUMENT_STALE_S_MAX
     assert keys.find(client(peer), "old") == OLD
     clock.now_s += 1
     with pytest.raises(ClientKeysUnavailable):
@@ -690,7 +690,7 @@ def test_client_rotates_its_keys_and_its_server_fails(cls: type, peer: Peer, clo
         assert [old.create().status, new.create().status] == [201, 201]
         assert refusal(stolen.create()) == (401, "signature_invalid")
         peer.fail()
-        clock.now_s += DOCUMENT_AGE_S_MAX + 1
+        clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
         assert [old.create().status, new.create().status] == [201, 201]
         clock.now_s += DOCUMENT_STALE_S_MAX
         assert refusal(old.create()) == (503, "client_keys_unavailable")
@@ -782,6 +782,6 @@ def test_missing_extra_is_named(cls: type, package: str, monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, f"incoming_payments.outbound._{package}", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
-        ModuleNotFoundError, match=rf"^{package} is not installed: pip install 'incoming-payments\[clients\]'"
+        ModuleNotFoundError, match=rf"^{package} is not installed: pip install 'incoming-payments\[outbound\]'"
     ):
         cls()

@@ -15,7 +15,7 @@ from incoming_payments.errors import (
     WalletAddressInactive,
 )
 from incoming_payments.flows.create import create_for_host
-from incoming_payments.limits import DOCUMENT_AGE_S_MAX, DOCUMENT_COOL_DOWN_S_MIN
+from incoming_payments.limits import DOCUMENT_AGE_S_DEFAULT, DOCUMENT_COOL_DOWN_S_MIN
 from incoming_payments.outbound.wallet_addresses import AsyncHttpWalletAddresses, HttpWalletAddresses
 from kits.document_kit import FAULTS, Clock, Lookups, inject_resolver, looking_up
 from kits.https_server import Peer, https_peer
@@ -121,7 +121,7 @@ def test_unknown_wallet_address(wallets: Lookups, peer: Peer, clock: Clock) -> N
     clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
     assert wallets.find(alice(peer)).url == alice(peer)
     peer.publish({}, 404)
-    clock.now_s += DOCUMENT_AGE_S_MAX + 1
+    clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
     assert wallets.find(alice(peer)) is None
 
 
@@ -170,7 +170,7 @@ def test_failed_fetch_keeps_the_known_document(
     """Wallet addresses that were looked up before work during an outage."""
     expected = wallets.find(alice(peer))
     fault(peer)
-    clock.now_s += DOCUMENT_AGE_S_MAX + 1
+    clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
     assert wallets.find(alice(peer)) == expected
 
 

@@ -89,11 +89,11 @@ def test_credit_arithmetic(received: int, value: int, limit: int | None) -> None
     assume(limit is None or received < limit)
     payment = a_creation(limit=limit).answer
     if received:
-        first = lifecycle.credit(payment, None, id=CreditId("first"), amount=Amount(received, USD), now=NOW)
+        first = lifecycle.credit(payment, None, credit_id=CreditId("first"), amount=Amount(received, USD), now=NOW)
         assert first.payment is not None
         payment = first.payment
     try:
-        made = lifecycle.credit(payment, None, id=CreditId("x"), amount=Amount(value, USD), now=NOW).answer
+        made = lifecycle.credit(payment, None, credit_id=CreditId("x"), amount=Amount(value, USD), now=NOW).answer
     except AmountOverflow:
         assert received + value > UINT64_MAX
         return
@@ -139,10 +139,10 @@ class PaymentHistory(RuleBasedStateMachine):
         receivable = is_receivable(self.payment, self.now)
         if refusal := self.expected_refusal(earlier, amount):
             with pytest.raises(refusal) as caught:
-                lifecycle.credit(self.payment, earlier, id=id, amount=amount, now=self.now)
+                lifecycle.credit(self.payment, earlier, credit_id=id, amount=amount, now=self.now)
             assert type(caught.value) is refusal
             return
-        decision = lifecycle.credit(self.payment, earlier, id=id, amount=amount, now=self.now)
+        decision = lifecycle.credit(self.payment, earlier, credit_id=id, amount=amount, now=self.now)
         if earlier is not None:
             assert decision == Decision(earlier)
             return

@@ -56,7 +56,7 @@ def test_missing_extra_is_an_error(
 
     monkeypatch.setattr(builtins, "__import__", without_aiohttp)
     [name] = table
-    with pytest.raises(ConfigurationError, match=re.escape("pip install 'incoming-payments[clients]'")) as caught:
+    with pytest.raises(ConfigurationError, match=re.escape("pip install 'incoming-payments[outbound]'")) as caught:
         Connections(evolve(given, **table))
     assert caught.value.details["setting"] == name
 

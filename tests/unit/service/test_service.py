@@ -70,20 +70,18 @@ from kits.service_kit import (
 from kits.stream_kit import METHODS, PEER, SECRET, Sender
 
 POLICY: Final = ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER)
-PACKETS: Final = PacketPolicy(receiver=Receiver(METHODS), peers=[], path="/packets")
+PACKETS: Final = PacketPolicy(peers=[], path="/packets")
 STORE: Final = Ports(store=Unused(), methods=METHODS)
+RECEIVER: Final = Receiver(METHODS)
 
 
 class Driven:
     """The service object for `kit`. Each call of a method returns its answer, also if the method is a coroutine."""
 
     def __init__(self, kit: Service, kind: type[IncomingPayments] | type[AsyncIncomingPayments]) -> None:
-        receiver = Receiver(kit.methods)
         peer = HttpPeer(PEER, tokens=[AccessToken(TOKEN)])
         self.kit = kit
-        self.service = kind(
-            policy=kit.policy, ports=kit.ports, packets=PacketPolicy(receiver=receiver, peers=[peer]), clock=kit.clock
-        )
+        self.service = kind(policy=kit.policy, ports=kit.ports, packets=PacketPolicy(peers=[peer]), clock=kit.clock)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.service, name)
@@ -106,7 +104,7 @@ def test_errors_of_python_name_the_public_method() -> None:
     service = IncomingPayments(
         policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=Ports(store=MemoryStore())
     )
-    with pytest.raises(TypeError, match=r"^receive\(\) missing 1 required keyword-only argument: 'credit'"):
+    with pytest.raises(TypeError, match=r"^receive\(\) missing 1 required keyword-only argument: 'credit_id'"):
         service.receive(NOBODYS_ID, amount=Amount(1, USD))  # type: ignore[call-arg]
     coroutine: Any = AsyncIncomingPayments(
         policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=Ports(store=MemoryStore())
@@ -213,7 +211,7 @@ def test_payment_is_named_by_its_id_or_its_url(driven: Driven, spelled: str) -> 
     """Every method takes the id of a payment, and its URL in any spelling."""
     id = driven.create(wallet_address=ALICE.url).id
     payment = spelled.format(id=id)
-    assert driven.receive(payment, credit="wire-1", amount=Amount(5, USD)).received == Amount(5, USD)
+    assert driven.receive(payment, credit_id="wire-1", amount=Amount(5, USD)).received == Amount(5, USD)
     assert driven.get(payment).received == Amount(5, USD)
     assert state_of(driven.complete(payment), driven.kit.now) is State.COMPLETED
     kinds = [event.kind for event in driven.events(payment)]
@@ -244,7 +242,7 @@ def test_other_text_is_no_payment(driven: Driven, name: str, payment: Any, found
 
     The error shows where the URL is, and no part of it that may be a secret.
     """
-    options = {"credit": "wire-1", "amount": Amount(5, USD)} if name == "receive" else {}
+    options = {"credit_id": "wire-1", "amount": Amount(5, USD)} if name == "receive" else {}
     text = f"^payment must be a payment's id, or its URL below {BASE_URL}{PATH}/, not {found}$"
     with pytest.raises(InvalidValue, match=text):
         getattr(driven, name)(payment, **options)
@@ -264,12 +262,12 @@ def test_receive_reads_the_clock(driven: Driven) -> None:
     """The time of a credit and of a refusal is that of the clock, and a repeated call returns the first credit."""
     id = driven.create(wallet_address=ALICE.url, expires_at=driven.kit.now + timedelta(hours=1)).id
     driven.kit.clock.advance(60)
-    first = driven.receive(id, credit="wire-1", amount=Amount(5, USD))
+    first = driven.receive(id, credit_id="wire-1", amount=Amount(5, USD))
     assert first.at == driven.kit.now
     driven.kit.clock.advance(3600)
-    assert driven.receive(id, credit="wire-1", amount=Amount(5, USD)) == first
+    assert driven.receive(id, credit_id="wire-1", amount=Amount(5, USD)) == first
     with pytest.raises(PaymentExpired):
-        driven.receive(id, credit="wire-2", amount=Amount(5, USD))
+        driven.receive(id, credit_id="wire-2", amount=Amount(5, USD))
 
 
 def test_complete_reads_the_clock(driven: Driven) -> None:
@@ -311,7 +309,7 @@ def test_own_flow_is_run_with_the_ports(driven: Driven) -> None:
 
 
 def test_receive_packet(driven: Driven) -> None:
-    """A packet is fulfilled and credited, with the receiver of `packets`."""
+    """A packet is fulfilled and credited, with the methods of the ports."""
     id = driven.create(wallet_address=ALICE.url).id
     sender = Sender(driven.kit.methods.derive(id))
     reply = driven.receive_packet(encode(sender.prepare(400)), peer=PEER)
@@ -320,15 +318,16 @@ def test_receive_packet(driven: Driven) -> None:
 
 
 def test_receive_packet_needs_a_receiver() -> None:
-    """Without a receiver the error says what to pass."""
-    with pytest.raises(ConfigurationError, match=r"no receiver: pass receiver=Receiver\(") as caught:
-        IncomingPayments(policy=POLICY, ports=STORE).receive_packet(b"", peer=PEER)
+    """Without `DerivedMethods` and without a receiver, the error says what to pass."""
+    ports = Ports(store=Unused(), methods=Unused())
+    with pytest.raises(ConfigurationError, match=r"no receiver: .* or receiver=Receiver\(") as caught:
+        IncomingPayments(policy=POLICY, ports=ports).receive_packet(b"", peer=PEER)
     assert caught.value.details == {"setting": "receiver"}
 
 
 def test_receive_packet_with_its_own_receiver() -> None:
-    """A host without packets over HTTP passes a receiver."""
-    lone = IncomingPayments(policy=POLICY, ports=STORE, receiver=Receiver(METHODS))
+    """A host passes a receiver with its own tolerance, or without `DerivedMethods` in the ports."""
+    lone = IncomingPayments(policy=POLICY, ports=Ports(store=Unused()), receiver=RECEIVER)
     assert decode_reply(lone.receive_packet(b"", peer=PEER)).code == "F01"  # type: ignore[union-attr]
 
 
@@ -353,8 +352,8 @@ def test_handle_answers_clients_and_peers(driven: Driven) -> None:
         (lambda s: s.handle("GET /"), "request must not be str: pass Request"),
         (lambda s: s.receive_packet("packet", peer=PEER), "packet must not be str: pass the bytes"),
         (lambda s: s.receive_packet(b"", peer="test.bank"), "peer must not be str: pass the Peer"),
-        (lambda s: s.receive(NOBODYS_ID, credit="x", amount=5), "an amount must be an Amount"),
-        (lambda s: s.receive(NOBODYS_ID, credit=5, amount=Amount(5, USD)), "a credit id is"),
+        (lambda s: s.receive(NOBODYS_ID, credit_id="x", amount=5), "an amount must be an Amount"),
+        (lambda s: s.receive(NOBODYS_ID, credit_id=5, amount=Amount(5, USD)), "a credit id is"),
         (lambda s: s.announce_expired(limit="5"), "limit must be an integer"),
     ],
 )
@@ -433,15 +432,15 @@ def test_unauthenticated_client_causes_no_look_up_of_a_wallet_address(
         (DerivedMethods("test.bank", [SECRET, bytes(32)]), True),
     ],
 )
-@pytest.mark.parametrize("options", [{"packets": PACKETS}, {"receiver": PACKETS.receiver}])
+@pytest.mark.parametrize("options", [{"packets": PACKETS}, {}])
 def test_receiver_must_read_the_addresses_of_new_payments(methods: Any, fits: bool, options: dict[str, Any]) -> None:
     """A receiver that cannot read the addresses of new payments is refused at once."""
     ports = Ports(store=Unused(), methods=methods)
     if fits:
-        assert IncomingPayments(policy=POLICY, ports=ports, **options).receiver is PACKETS.receiver
+        assert IncomingPayments(policy=POLICY, ports=ports, receiver=RECEIVER, **options).receiver is RECEIVER
         return
     with pytest.raises(ConfigurationError, match=r"cannot read the addresses of ports\.methods"):
-        IncomingPayments(policy=POLICY, ports=ports, **options)
+        IncomingPayments(policy=POLICY, ports=ports, receiver=RECEIVER, **options)
 
 
 @pytest.mark.parametrize(
@@ -454,9 +453,9 @@ def test_receiver_must_read_the_addresses_of_new_payments(methods: Any, fits: bo
         ({"ports": Ports()}, "store", "ports has no store"),
         ({"receiver": METHODS}, "receiver", r"receiver must not be DerivedMethods: pass Receiver\(methods\)"),
         (
-            {"receiver": Receiver(METHODS), "packets": PACKETS},
+            {"ports": Ports(store=Unused(), methods=Unused()), "packets": PACKETS},
             "receiver",
-            "receiver= and packets= name different receivers",
+            "packets= needs a receiver: pass Ports",
         ),
         ({"packets": Receiver(METHODS)}, "packets", "packets must not be Receiver: pass PacketPolicy"),
         ({"clock": NOW}, "clock", "clock must not be datetime: pass a function"),
@@ -471,10 +470,9 @@ def test_wrong_settings_are_found_when_the_service_is_built(change: dict[str, An
     assert caught.value.details == {"setting": setting}
 
 
-def test_receiver_of_packets_may_be_repeated() -> None:
-    """The receiver of `packets` is accepted as `receiver` too."""
-    built = IncomingPayments(policy=POLICY, ports=STORE, packets=PACKETS, receiver=PACKETS.receiver)
-    assert built.receiver is PACKETS.receiver
+def test_receiver_comes_from_the_ports() -> None:
+    """Without a receiver of its own, the service uses the `DerivedMethods` of its ports."""
+    assert IncomingPayments(policy=POLICY, ports=STORE, packets=PACKETS).receiver == RECEIVER
 
 
 @pytest.mark.parametrize(

@@ -11,27 +11,27 @@ from incoming_payments.domain.payment import STREAM_CREDITS, Credit, IncomingPay
 from incoming_payments.errors import ApprovalRequired
 from incoming_payments.flows.machinery.bounded import BoundedCall, Threads
 from incoming_payments.flows.machinery.effects import UpdatePayment
-from incoming_payments.ports import Acceptance, AsyncAcceptance, Decide, Proposal, ProposedPayment
+from incoming_payments.ports import ApprovalPort, AsyncApprovalPort, Decide, Proposal, ProposedPayment
 
 T = TypeVar("T")
 
 
-class Approvals:
+class ApprovalCalls:
     """The calls of `port`. Each one ends after `bound_s` seconds at the latest."""
 
-    def __init__(self, port: Acceptance | AsyncAcceptance, bound_s: float) -> None:
+    def __init__(self, port: ApprovalPort | AsyncApprovalPort, bound_s: float) -> None:
         self._port = port
         self._bound_s = bound_s
         self._threads = Threads()
 
     def request(self, proposal: Proposal) -> BoundedCall:
         """Return a call of the port about `proposal`, which has not begun."""
-        method = self._port.accept_payment if isinstance(proposal, ProposedPayment) else self._port.accept_credit
+        method = self._port.approve_payment if isinstance(proposal, ProposedPayment) else self._port.approve_credit
         return BoundedCall(self._threads, method, proposal, self._bound_s)
 
 
 def only_approved(update: UpdatePayment[Any]) -> UpdatePayment[Any]:
-    """Return `update` for a host with an acceptance port: it credits no packet without the approval of the host.
+    """Return `update` for a host with an approval port: it credits no packet without the approval of the host.
 
     Its decision raises `ApprovalRequired` instead. The drivers call this function for each update.
     """

@@ -39,7 +39,7 @@ class BoundedCall:
         _check_in_time(deadline_s)
         if inspect.iscoroutine(answer):
             answer.close()  # otherwise Python warns that the coroutine was never awaited
-            raise PortMissing("acceptance is async: use arun, or AsyncIncomingPayments")
+            raise PortMissing("approval is async: use arun, or AsyncIncomingPayments")
         return answer
 
     def __await__(self) -> Generator[Any, Any, Any]:

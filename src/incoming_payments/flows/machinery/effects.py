@@ -215,7 +215,7 @@ class LoadPayment(Effect[IncomingPayment]):
 class UpdatePayment(Effect[T]):
     """Load, decide and store in one transaction. Answer when the transaction is durable. Raises `PaymentNotFound`.
 
-    If the host has an acceptance port, a decision that credits the money of a packet needs the approval of the host
+    If the host has an approval port, a decision that credits the money of a packet needs the approval of the host
     (`Decision.approved`). Otherwise the driver raises `ApprovalRequired`, and nothing is stored.
     """
 
@@ -229,7 +229,7 @@ class UpdatePayment(Effect[T]):
 class RequestApproval(Effect[Approval]):
     """Request the approval of the host. A service without the port approves. Raises `PolicyRefused` for a refusal."""
 
-    method: ClassVar = "acceptance"
+    method: ClassVar = "approval"
     answers: ClassVar = (Approval,)
     proposal: Proposal
 

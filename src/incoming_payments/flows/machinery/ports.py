@@ -10,12 +10,12 @@ from attrs import Attribute, field, fields, frozen
 
 from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError
-from incoming_payments.flows.machinery.approvals import Approvals
+from incoming_payments.flows.machinery.approvals import ApprovalCalls
 from incoming_payments.flows.machinery.blocking import LoopWatch, check_unblocking
-from incoming_payments.limits import APPROVAL_S_MAX, APPROVAL_SETTING_S_MAX
+from incoming_payments.limits import APPROVAL_S_DEFAULT, APPROVAL_S_MAX
 from incoming_payments.ports import (
-    Acceptance,
-    AsyncAcceptance,
+    ApprovalPort,
+    AsyncApprovalPort,
     AsyncClientKeys,
     AsyncIntrospector,
     AsyncMethodAllocator,
@@ -65,21 +65,21 @@ def _function(_: object, attribute: "Attribute[Any]", value: object) -> None:
 
 
 def _bound(_: object, attribute: "Attribute[Any]", value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= APPROVAL_SETTING_S_MAX:
-        text = f"{attribute.name} must be a number of seconds up to {APPROVAL_SETTING_S_MAX}, not {value!r}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= APPROVAL_S_MAX:
+        text = f"{attribute.name} must be a number of seconds up to {APPROVAL_S_MAX}, not {value!r}"
         raise ConfigurationError(text, setting=attribute.name)
 
 
 class _Calls:
     """The state for the calls of ports, for the drivers."""
 
-    acceptance: Any
+    approval: Any
     approval_s: float
 
     @cached_property
-    def approvals(self) -> Approvals | None:
-        """The calls of `acceptance` within its bound."""
-        return None if self.acceptance is None else Approvals(self.acceptance, self.approval_s)
+    def approval_calls(self) -> ApprovalCalls | None:
+        """The calls of `approval` within its bound."""
+        return None if self.approval is None else ApprovalCalls(self.approval, self.approval_s)
 
     @cached_property
     def loop_watch(self) -> LoopWatch:
@@ -92,9 +92,9 @@ class Ports(_Calls):
     """The ports for `run`. Leave out ports that the flows of the host do not use.
 
     A process that only credits money needs only a `store`. Without `nonces`, a request with a nonce in its signature is
-    refused. Without `client_keys`, a request is refused if its token does not carry a key. Without `acceptance` every
+    refused. Without `client_keys`, a request is refused if its token does not carry a key. Without `approval` every
     payment and packet is approved, and without `quotas` there is no limit. `approval_s` is how many seconds
-    `acceptance` may take. `randomness(count)` returns random bytes for ids and nonces; change it only in tests. Raises
+    `approval` may take. `randomness(count)` returns random bytes for ids and nonces; change it only in tests. Raises
     `ConfigurationError` for an object without the methods of its port, for a class in place of an object, and for
     `async def` methods.
     """
@@ -105,8 +105,8 @@ class Ports(_Calls):
     client_keys: ClientKeys | None = field(default=None, validator=_port(ClientKeys, is_sync=True))
     nonces: Nonces | None = field(default=None, validator=_port(Nonces, is_sync=True))
     methods: MethodAllocator | None = field(default=None, validator=_port(MethodAllocator, is_sync=True))
-    acceptance: Acceptance | None = field(default=None, validator=_port(Acceptance, is_sync=True))
-    approval_s: float = field(default=APPROVAL_S_MAX, validator=_bound)
+    approval: ApprovalPort | None = field(default=None, validator=_port(ApprovalPort, is_sync=True))
+    approval_s: float = field(default=APPROVAL_S_DEFAULT, validator=_bound)
     quotas: Quotas | None = field(default=None, validator=_port(Quotas, is_sync=True))
     randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False, validator=_function)
 
@@ -127,8 +127,8 @@ class AsyncPorts(_Calls):
     client_keys: AsyncClientKeys | ClientKeys | None = field(default=None, validator=_port(ClientKeys))
     nonces: AsyncNonces | Nonces | None = field(default=None, validator=_port(Nonces))
     methods: AsyncMethodAllocator | MethodAllocator | None = field(default=None, validator=_port(MethodAllocator))
-    acceptance: AsyncAcceptance | Acceptance | None = field(default=None, validator=_port(Acceptance))
-    approval_s: float = field(default=APPROVAL_S_MAX, validator=_bound)
+    approval: AsyncApprovalPort | ApprovalPort | None = field(default=None, validator=_port(ApprovalPort))
+    approval_s: float = field(default=APPROVAL_S_DEFAULT, validator=_bound)
     quotas: AsyncQuotas | Quotas | None = field(default=None, validator=_port(Quotas))
     randomness: Callable[[int], bytes] | Callable[[int], Awaitable[bytes]] = field(
         default=secrets.token_bytes, repr=False, validator=_function

@@ -35,7 +35,7 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.LoadPayment: ("store", lambda port, effect: port.load(effect.id)),
     effects.UpdatePayment: ("store", lambda port, effect: port.update(effect.id, effect.decide, effect.credit_id)),
     effects.LoadEvents: ("store", lambda port, effect: port.events(effect.id)),
-    effects.RequestApproval: ("approvals", lambda port, effect: port.request(effect.proposal)),
+    effects.RequestApproval: ("approval_calls", lambda port, effect: port.request(effect.proposal)),
     effects.CountRequest: ("quotas", lambda port, effect: port.admit(effect.client, effect.now)),
     effects.ReserveUnpaid: ("quotas", lambda port, effect: port.reserve(effect.client, effect.id)),
     effects.ReleaseUnpaid: ("quotas", lambda port, effect: port.release(effect.client, effect.id)),
@@ -152,11 +152,11 @@ async def _perform_async(ports: AsyncPorts | Ports, effect: effects.Effect[Any])
 def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
     route = _ROUTES.get(type(effect))
     if route is None:
-        raise PortMissing(f"no port answers {type(effect).__name__}: yield only the effects of flows.effects")
+        raise PortMissing(f"no port answers {type(effect).__name__}: yield only the effects of flows.machinery.effects")
     name, call = route
     port = getattr(ports, name)
     if port is not None:
-        if isinstance(effect, effects.UpdatePayment) and ports.approvals is not None:
+        if isinstance(effect, effects.UpdatePayment) and ports.approval_calls is not None:
             effect = only_approved(effect)
         return call(port, effect)
     if type(effect) in _WITHOUT_PORT:

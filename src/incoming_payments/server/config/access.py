@@ -16,8 +16,8 @@ from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import (
     INTROSPECTION_CACHE_S_MAX,
+    INTROSPECTION_S_DEFAULT,
     INTROSPECTION_S_MAX,
-    INTROSPECTION_SETTING_S_MAX,
     KEY_ID_CHARS_MAX,
 )
 from incoming_payments.server.config.client_key import ClientKey
@@ -93,8 +93,8 @@ class AuthorizationServerTable:
     )
     timeout_s: int = setting(
         "how many seconds an introspection may take; then the response is 503",
-        int(INTROSPECTION_S_MAX),
-        bounds=(1, int(INTROSPECTION_SETTING_S_MAX)),
+        int(INTROSPECTION_S_DEFAULT),
+        bounds=(1, int(INTROSPECTION_S_MAX)),
     )
     cache_s: int = setting(
         "for how many seconds an active token is remembered: a revoked token stays usable for that long",

@@ -10,12 +10,12 @@ from incoming_payments.domain.amount import Asset, Tolerance
 from incoming_payments.endpoints.packets import ILP_PATH, HttpPeer, PacketPolicy
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.limits import (
+    EXCESS_BASIS_POINTS_DEFAULT,
     EXCESS_BASIS_POINTS_MAX,
-    EXCESS_BASIS_POINTS_SETTING_MAX,
-    EXCESS_UNITS_MAX,
+    EXCESS_UNITS_DEFAULT,
     PEER_TOKENS_MAX,
-    PREPARE_MARGIN_MS_MIN,
-    PREPARE_MARGIN_SETTING_MS_MAX,
+    PREPARE_MARGIN_MS_DEFAULT,
+    PREPARE_MARGIN_MS_MAX,
     SERVER_SECRETS_MAX,
 )
 from incoming_payments.server.config.files import PeerToken, ServerSecret
@@ -58,21 +58,21 @@ class IlpTable:
     path: str = setting("where peers send ILP packets, below `base_url`; not below `/incoming-payments`", ILP_PATH)
     tolerance_units: int = setting(
         "by how many minor units a packet may exceed `incomingAmount`, unless `tolerance_basis_points` allows more",
-        EXCESS_UNITS_MAX,
+        EXCESS_UNITS_DEFAULT,
     )
     tolerance_basis_points: int = setting(
         "by how many hundredths of a percent a packet may exceed `incomingAmount`, unless `tolerance_units` allows "
         "more",
-        EXCESS_BASIS_POINTS_MAX,
-        bounds=(0, EXCESS_BASIS_POINTS_SETTING_MAX),
+        EXCESS_BASIS_POINTS_DEFAULT,
+        bounds=(0, EXCESS_BASIS_POINTS_MAX),
         usual=(0, 1000),
         unusual="100 is one percent, and senders may pay that much too much by mistake",
     )
     margin_ms: int = setting(
         "the milliseconds that a packet must have left when it is credited: to commit, and for the reply to travel "
         "back. A peer does not pay for a packet with a late reply",
-        PREPARE_MARGIN_MS_MIN,
-        bounds=(0, PREPARE_MARGIN_SETTING_MS_MAX),
+        PREPARE_MARGIN_MS_DEFAULT,
+        bounds=(0, PREPARE_MARGIN_MS_MAX),
         usual=(100, 10_000),
         unusual="a small margin loses the money of packets that are answered late, and a large one refuses packets "
         "that have enough time",
@@ -102,8 +102,8 @@ class PeerTable:
     )
 
 
-def packets_of(ilp: IlpTable, peers: Sequence[PeerTable]) -> PacketPolicy:
-    """Return the receiver of `[ilp]` with its peers. Raises `ConfigurationError`."""
+def packets_of(ilp: IlpTable, peers: Sequence[PeerTable]) -> tuple[Receiver, PacketPolicy]:
+    """Return the receiver of `[ilp]`, and its peers. Raises `ConfigurationError`."""
     once = Once()
     for place, secret in enumerate(ilp.secret_files):
         once.add(secret.hex(), f"ilp.secret_files[{place}]", "give each secret once")
@@ -122,4 +122,4 @@ def packets_of(ilp: IlpTable, peers: Sequence[PeerTable]) -> PacketPolicy:
             asset = Asset(table.asset_code, table.asset_scale)
             found.append(HttpPeer(Peer(address, asset), table.token_files))
     with naming("ilp", ilp):
-        return PacketPolicy(receiver=receiver, peers=found, path=ilp.path)
+        return receiver, PacketPolicy(peers=found, path=ilp.path)

@@ -19,7 +19,7 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.introspection import StaticIntrospector
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.ilp import DerivedMethods
+from incoming_payments.ilp import Receiver
 from incoming_payments.limits import PORT_MAX
 from incoming_payments.ports.clock import utc_now
 from incoming_payments.server.config import advice
@@ -53,7 +53,7 @@ class Settings:
     wallet_addresses: StaticWalletAddresses
     tokens: tuple[ConfiguredToken, ...]
     introspector: StaticIntrospector = field(repr=False)  # for the listed tokens
-    methods: DerivedMethods
+    receiver: Receiver
     packets: PacketPolicy | None  # `None` without peers
     quotas: MemoryQuotas | None  # `None` without a quota
     warnings: tuple[str, ...] = ()  # problems that do not keep the service from running
@@ -163,7 +163,7 @@ def _settings(given: Configuration, path: Path) -> Settings:
     policy = _policy(given)
     wallet_addresses = listed(given.wallet_address, given.auth_server)
     tokens = tokens_of(given.token, given.wallet_addresses or wallet_addresses)
-    packets = packets_of(given.ilp, given.peer)
+    receiver, packets = packets_of(given.ilp, given.peer)
     quotas = MemoryQuotas(**asdict(given.quotas))
     return Settings(
         path=path,
@@ -172,7 +172,7 @@ def _settings(given: Configuration, path: Path) -> Settings:
         wallet_addresses=wallet_addresses,
         tokens=tokens,
         introspector=StaticIntrospector([(token.value, token.info) for token in tokens]),
-        methods=packets.receiver.methods,
+        receiver=receiver,
         packets=packets if packets.peers else None,
         quotas=None if quotas == MemoryQuotas() else quotas,
     )

@@ -14,17 +14,17 @@ from attrs import Attribute, fields_dict, frozen
 from incoming_payments.flows.policy import Wording
 from incoming_payments.httpsig import Shape
 from incoming_payments.limits import (
+    CLOCK_SKEW_S_DEFAULT,
     CLOCK_SKEW_S_MAX,
-    CLOCK_SKEW_SETTING_S_MAX,
-    EXPIRY_S_MAX,
-    IDEMPOTENCY_KEY_S_MAX,
-    METADATA_BYTES_MAX,
-    METADATA_DEPTH_MAX,
+    EXPIRY_S_MAX_DEFAULT,
+    IDEMPOTENCY_KEY_S_DEFAULT,
+    METADATA_BYTES_DEFAULT,
+    METADATA_DEPTH_DEFAULT,
     PORT_MAX,
     QUOTA_REQUESTS_MAX,
     QUOTA_UNPAID_MAX,
+    SIGNATURE_AGE_S_DEFAULT,
     SIGNATURE_AGE_S_MAX,
-    SIGNATURE_AGE_SETTING_S_MAX,
     WORKERS_MAX,
 )
 from incoming_payments.server.config.access import AuthorizationServerTable, TokenTable
@@ -118,14 +118,14 @@ class LimitsTable:
     )
     expiry_s_max: int = setting(
         "how many seconds ahead `expiresAt` may lie",
-        EXPIRY_S_MAX,
-        usual=(60, 10 * EXPIRY_S_MAX),
+        EXPIRY_S_MAX_DEFAULT,
+        usual=(60, 10 * EXPIRY_S_MAX_DEFAULT),
         unusual="it is in seconds, and clients that request a longer time are refused",
     )
     idempotency_key_s: int = setting(
         "how many seconds an `Idempotency-Key` protects a created payment from a second one",
-        IDEMPOTENCY_KEY_S_MAX,
-        usual=(600, 31 * IDEMPOTENCY_KEY_S_MAX),
+        IDEMPOTENCY_KEY_S_DEFAULT,
+        usual=(600, 31 * IDEMPOTENCY_KEY_S_DEFAULT),
         unusual="it is in seconds, and a retry after that time creates a second payment",
     )
     default_expiry_s: int | None = setting(
@@ -134,17 +134,17 @@ class LimitsTable:
         "never",
         written="2592000",
     )
-    metadata_bytes_max: int = setting("the size of `metadata` as compact JSON, in bytes", METADATA_BYTES_MAX)
-    metadata_depth_max: int = setting("the depth of `metadata`", METADATA_DEPTH_MAX)
+    metadata_bytes_max: int = setting("the size of `metadata` as compact JSON, in bytes", METADATA_BYTES_DEFAULT)
+    metadata_depth_max: int = setting("the depth of `metadata`", METADATA_DEPTH_DEFAULT)
     signature_age_s: int = setting(
         "how old a signature may be, in seconds",
-        SIGNATURE_AGE_S_MAX,
-        bounds=(1, SIGNATURE_AGE_SETTING_S_MAX),
+        SIGNATURE_AGE_S_DEFAULT,
+        bounds=(1, SIGNATURE_AGE_S_MAX),
         usual=(10, 3600),
         unusual="a short limit refuses requests that travel slowly, and a long limit keeps a stolen request valid",
     )
     clock_skew_s: int = setting(
-        "how many seconds a client's clock may be ahead", CLOCK_SKEW_S_MAX, bounds=(0, CLOCK_SKEW_SETTING_S_MAX)
+        "how many seconds a client's clock may be ahead", CLOCK_SKEW_S_DEFAULT, bounds=(0, CLOCK_SKEW_S_MAX)
     )
     signature_shapes: tuple[Shape, ...] = setting(
         f"any of {', '.join(f'`{toml(shape)}`' for shape in Shape)}: also accept the non-standard signature "

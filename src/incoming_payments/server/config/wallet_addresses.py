@@ -9,7 +9,7 @@ from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import WalletAddress, WalletAddressUrl, wallet_address_url
 from incoming_payments.domain.urls import has_plain_path
 from incoming_payments.errors import ConfigurationError
-from incoming_payments.limits import DOCUMENT_AGE_S_MAX, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX
+from incoming_payments.limits import DOCUMENT_AGE_S_DEFAULT, DOCUMENT_COOL_DOWN_S_MIN, DOCUMENT_STALE_S_MAX
 from incoming_payments.outbound.wallet_addresses import checked_base_urls, is_below
 from incoming_payments.server.config.reader import Once, naming
 from incoming_payments.server.config.setting import invalid, setting
@@ -55,7 +55,7 @@ class WalletAddressesTable:
     )
     max_age_s: int = setting(
         "after how many seconds a document is fetched again: a closed wallet address stays usable for that long",
-        int(DOCUMENT_AGE_S_MAX),
+        int(DOCUMENT_AGE_S_DEFAULT),
         bounds=(int(DOCUMENT_COOL_DOWN_S_MIN), int(DOCUMENT_STALE_S_MAX)),
     )
     allow_private: bool = setting(

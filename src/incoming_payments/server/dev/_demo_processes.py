@@ -105,9 +105,9 @@ class CoreBanking:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
-    def __call__(self, id: str, credit: str, value: int) -> dict[str, Any]:
+    def __call__(self, id: str, credit_id: str, value: int) -> dict[str, Any]:
         """Credit an amount, and return the outcome once it is durable."""
-        return self._request(f"{id} {credit} {value}")
+        return self._request(f"{id} {credit_id} {value}")
 
     def ledger(self, id: str) -> dict[str, Any]:
         """Return the amount that a payment has `received`, and the number of `credits` from packets."""
@@ -146,9 +146,9 @@ def credit_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             if not credit_line:
                 yield _ledger(store, id)
                 continue
-            credit, value = credit_line
+            credit_id, value = credit_line
             try:
-                credited = run(receive(id, credit=credit, amount=Amount(int(value), USD), clock=utc_now), ports)
+                credited = run(receive(id, credit_id=credit_id, amount=Amount(int(value), USD), clock=utc_now), ports)
             except IncomingPaymentsError as error:
                 yield {"outcome": error.code, "why": error.description}
             else:

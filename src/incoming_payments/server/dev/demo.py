@@ -208,9 +208,9 @@ class _Story:
         self._same("members", sorted(answer.body), ["authServer", "receivedAmount"])
         self._same("receivedAmount", answer.body.get("receivedAmount", {}).get("value"), received)
 
-    def _credit(self, bank: "CoreBanking", path: str, credit: str, value: int, outcome: str) -> dict[str, Any]:
-        print(shown(">", f"credit {_usd(value)} as {credit}"))
-        answer = bank(path.rpartition("/")[2], credit, value)
+    def _credit(self, bank: "CoreBanking", path: str, credit_id: str, value: int, outcome: str) -> dict[str, Any]:
+        print(shown(">", f"credit {_usd(value)} as {credit_id}"))
+        answer = bank(path.rpartition("/")[2], credit_id, value)
         print(shown("<", ": ".join(str(part) for part in answer.values())))
         self._same("outcome", answer.get("outcome"), outcome)
         return answer

@@ -13,7 +13,7 @@ from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
-from incoming_payments.limits import NONCES_MAX, STORE_BUSY_S_MAX
+from incoming_payments.limits import NONCES_DEFAULT, STORE_BUSY_S_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import Decide, Observer
 from incoming_payments.stores.guard import check_insert, check_update, checked_capacity
@@ -234,7 +234,7 @@ class SqliteNonces:
 
     async_class = "the nonces of an AsyncSqliteStore"
 
-    def __init__(self, store: SqliteStore, capacity: int = NONCES_MAX) -> None:
+    def __init__(self, store: SqliteStore, capacity: int = NONCES_DEFAULT) -> None:
         self._store = store
         self._capacity = checked_capacity(capacity)
 
@@ -246,7 +246,7 @@ class SqliteNonces:
 class AsyncSqliteNonces:
     """`SqliteNonces` for asyncio, in the file of an `AsyncSqliteStore`."""
 
-    def __init__(self, store: AsyncSqliteStore, capacity: int = NONCES_MAX) -> None:
+    def __init__(self, store: AsyncSqliteStore, capacity: int = NONCES_DEFAULT) -> None:
         self._store = store
         self._capacity = checked_capacity(capacity)
 

@@ -63,7 +63,7 @@ class Receive(Operation):
         return (self.account.id, self.credit, self.amount)
 
     def start(self, world: World, process: Process, clock: Clock) -> Flow[Credit]:
-        return world.flows.receive(self.account.id, credit=self.credit, amount=self.amount, clock=clock)
+        return world.flows.receive(self.account.id, credit_id=self.credit, amount=self.amount, clock=clock)
 
     def expect(self, ledger: Ledger, now: datetime) -> Expected:
         return ledger.expect_credit(self.credit, self.amount.value, self.amount.asset, now)

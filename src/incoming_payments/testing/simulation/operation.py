@@ -81,7 +81,7 @@ class Process:
     offset: timedelta
     store: Any  # a PaymentStore or an AsyncPaymentStore
     receiver: Receiver
-    has_acceptance: bool = False  # whether the host approves each packet
+    has_approval_port: bool = False  # whether the host approves each packet
     tasks: dict[int, "Task"] = field(factory=dict)
 
 

@@ -11,9 +11,9 @@ from attrs import define, evolve
 
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import (
-    AcceptanceUnavailable,
     AmountTooLarge,
     ApprovalPending,
+    ApprovalUnavailable,
     AssetMismatch,
     CreditIdReused,
     IncomingPaymentsError,
@@ -70,7 +70,7 @@ _CODES: Final[Mapping[type[IncomingPaymentsError], str]] = {
     PacketExpired: "R00",
     PolicyRefused: "F99",
     ApprovalPending: "T99",
-    AcceptanceUnavailable: "T00",
+    ApprovalUnavailable: "T00",
 }
 
 

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any, Final
 
-from incoming_payments.errors import AcceptanceUnavailable, ApprovalPending, PolicyRefused
+from incoming_payments.errors import ApprovalPending, ApprovalUnavailable, PolicyRefused
 from incoming_payments.flows.machinery.effects import (
     CountRequest,
     Effect,
@@ -23,8 +23,8 @@ _UNPAID_MAX: Final = 40  # few creates reach it: then they look for payments tha
 
 _REFUSED: Final = Expected("approval refused", PolicyRefused)
 _PENDING: Final = Expected("approval pending", ApprovalPending)
-_FAILED: Final = Expected("approval port failed", AcceptanceUnavailable)
-_HANGING: Final = Expected("approval port hung", AcceptanceUnavailable)
+_FAILED: Final = Expected("approval port failed", ApprovalUnavailable)
+_HANGING: Final = Expected("approval port hung", ApprovalUnavailable)
 
 
 class HostRules:
@@ -60,7 +60,7 @@ class HostRules:
             self._refuse(task, _PENDING, None)
             task.answer = Approval.PENDING
         elif roll < 0.08:
-            self._refuse(task, _FAILED, RuntimeError("the acceptance port is broken"))
+            self._refuse(task, _FAILED, RuntimeError("the approval port is broken"))
         elif roll < 0.09:
             self._refuse(task, _HANGING, TimeoutError())
         else:

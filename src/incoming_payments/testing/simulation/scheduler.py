@@ -138,7 +138,7 @@ class _Scheduler:
 
         now = clock()
         task = Task(operation, process, operation.start(self, process, clock), clock, now, now, len(self._tasks))
-        task.needs_approval = process.has_acceptance and isinstance(operation, SendPacket)
+        task.needs_approval = process.has_approval_port and isinstance(operation, SendPacket)
         if operation.id is not None and (ledger := self.state.ledgers.get(operation.id)):
             task.answered_before = (ledger.answered_total, ledger.answered_completed)
         self._tasks.append(task)
@@ -163,7 +163,7 @@ class _Scheduler:
         except IncomingPaymentsError as raised:
             self._end(task, None, raised)
         else:
-            if task.process.has_acceptance and type(task.effect) is UpdatePayment:
+            if task.process.has_approval_port and type(task.effect) is UpdatePayment:
                 task.effect = only_approved(task.effect)
             if type(task.effect) in QUOTA_EFFECTS:  # quotas are in memory, so no other task can run meanwhile
                 self._ports.execute(task)
@@ -204,8 +204,8 @@ class _Scheduler:
 
     def _start_process(self) -> Process:
         self._started += 1
-        name, has_acceptance = f"process {self._started}", self._started % 3 == 1
-        process = Process(name, timedelta(0), self._open_store(), Receiver(METHODS), has_acceptance)
+        name, has_approval_port = f"process {self._started}", self._started % 3 == 1
+        process = Process(name, timedelta(0), self._open_store(), Receiver(METHODS), has_approval_port)
         self._set_clock(process)
         return process
 

@@ -17,13 +17,13 @@ CREDIT = ProposedCredit(
 
 
 class Rules:
-    """An acceptance port that returns its method and its argument."""
+    """An approval port that returns its method and its argument."""
 
-    def accept_payment(self, proposed: ProposedPayment) -> Approval:
+    def approve_payment(self, proposed: ProposedPayment) -> Approval:
         """Return the name and the argument of this method."""
         return ("payment", proposed)  # type: ignore[return-value] # for the test
 
-    def accept_credit(self, proposed: ProposedCredit) -> Approval:
+    def approve_credit(self, proposed: ProposedCredit) -> Approval:
         """Return the name and the argument of this method."""
         return ("credit", proposed)  # type: ignore[return-value] # for the test
 
@@ -31,7 +31,7 @@ class Rules:
 @pytest.mark.parametrize("kind", [Ports, AsyncPorts])
 def test_each_proposal_goes_to_its_method(kind: type[Ports | AsyncPorts]) -> None:
     """`Ports` make the calls of the port, and keep its bound when other ports are replaced."""
-    approvals = evolve(kind(acceptance=Rules(), approval_s=3), store=None).approvals
-    assert approvals is not None
-    assert approvals.request(ProposedPayment(PAYMENT)).wait() == ("payment", ProposedPayment(PAYMENT))
-    assert approvals.request(CREDIT).wait() == ("credit", CREDIT)
+    calls = evolve(kind(approval=Rules(), approval_s=3), store=None).approval_calls
+    assert calls is not None
+    assert calls.request(ProposedPayment(PAYMENT)).wait() == ("payment", ProposedPayment(PAYMENT))
+    assert calls.request(CREDIT).wait() == ("credit", CREDIT)

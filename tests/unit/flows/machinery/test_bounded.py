@@ -200,7 +200,7 @@ def test_cancelled_caller_cancels_the_port() -> None:
 
 def test_async_answer_in_a_sync_host_is_refused() -> None:
     """A plain function that returns a coroutine passes the checks of `Ports`, and is found at the first call."""
-    with pytest.raises(PortMissing, match="acceptance is async"):
+    with pytest.raises(PortMissing, match="approval is async"):
         by_wait(lambda argument: answering(argument))  # noqa: PLW0108 - no coroutine function
 
 

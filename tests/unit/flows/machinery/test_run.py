@@ -1,4 +1,4 @@
-"""Tests of `flows.run`: both drivers answer effects, pass on exceptions, and limit and close flows in the same way."""
+"""Tests of `flows.machinery.run`: both drivers answer effects, pass on exceptions, and end flows in the same way."""
 
 import asyncio
 import gc
@@ -519,7 +519,7 @@ def test_unknown_effect_is_refused(drive: Drive) -> None:
 
     with pytest.raises(PortMissing) as caught:
         drive(yielding())
-    assert str(caught.value) == "no port answers Unknown: yield only the effects of flows.effects"
+    assert str(caught.value) == "no port answers Unknown: yield only the effects of flows.machinery.effects"
 
 
 @drivers

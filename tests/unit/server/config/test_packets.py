@@ -19,6 +19,6 @@ def peer(number: int, **changes: Any) -> PeerTable:
 
 def test_address_of_a_peer_is_below_that_of_the_service() -> None:
     """A peer has its own address, or one with its name."""
-    packets = packets_of(ILP, [peer(1), peer(2, ilp_address="g.elsewhere")])
+    _, packets = packets_of(ILP, [peer(1), peer(2, ilp_address="g.elsewhere")])
     found = [packets.peer_of([f"Bearer PEER-TOKEN-{number:06}"]) for number in (1, 2)]
     assert found == [Peer("test.bank.p1", Asset("USD", 2)), Peer("g.elsewhere", Asset("USD", 2))]

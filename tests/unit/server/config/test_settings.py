@@ -18,7 +18,7 @@ from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, To
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig import Shape, load_jwk
 from incoming_payments.ilp import DerivedMethods, Peer, Receiver
-from incoming_payments.limits import CLOCK_SKEW_S_MAX, CONFIGURATION_BYTES_MAX, SIGNATURE_AGE_S_MAX
+from incoming_payments.limits import CLOCK_SKEW_S_DEFAULT, CONFIGURATION_BYTES_MAX, SIGNATURE_AGE_S_DEFAULT
 from incoming_payments.server.config import files
 from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.config.tables import TABLES
@@ -213,7 +213,7 @@ def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
     ) == (True, "json", True)
     assert [alice, bob] == [settings.wallet_addresses.find(address.url) for address in (alice, bob)]
     assert [first, second] == [introspect(settings, token) for token in ("TOKEN1", "TOKEN2")]
-    assert DerivedMethods("g.bank", SECRETS) == settings.methods
+    assert DerivedMethods("g.bank", SECRETS) == settings.receiver.methods
 
 
 def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) -> None:
@@ -243,22 +243,24 @@ def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) 
 
 def test_peers_are_loaded(load: Load) -> None:
     """Each peer has its tokens, its asset, and the configured address or one below the address of the service."""
-    packets = load(FULL).packets
+    settings = load(FULL)
+    packets = settings.packets
     assert packets is not None
     first, second = Peer("g.elsewhere.us", Asset("EUR", 3)), Peer("g.bank.other_1", Asset("JPY", 0))
     found = [packets.peer_of([f"Bearer {token}"]) for token in PEER_TOKENS.values()]
     assert found == [first, first, second]
     assert packets.path == "/peers/ilp"
-    assert packets.receiver == Receiver(DerivedMethods("g.bank", SECRETS), Tolerance(0, 5), 250)
+    assert settings.receiver == Receiver(DerivedMethods("g.bank", SECRETS), Tolerance(0, 5), 250)
 
 
 def test_service_without_peers_accepts_no_packets(load: Load) -> None:
     """A service without peers accepts no packets. A service with a peer accepts them at `/ilp`."""
     peer = '[[peer]]\nname = "c"\nasset_code = "USD"\nasset_scale = 2\ntoken_files = ["peer.txt"]\n'
-    packets = load(LEAST + peer).packets
+    settings = load(LEAST + peer)
+    packets = settings.packets
     assert packets is not None
     assert packets.path == "/ilp"
-    assert packets.receiver == Receiver(DerivedMethods("g.bank", SECRETS[:1]))
+    assert settings.receiver == Receiver(DerivedMethods("g.bank", SECRETS[:1]))
     assert load(LEAST).packets is None
 
 
@@ -283,8 +285,8 @@ def test_signature_age_and_clock_skew_are_independent(load: Load) -> None:
     older = load(LEAST + "[limits]\nsignature_age_s = 500").policy.signature
     ahead = load(LEAST + "[limits]\nclock_skew_s = 7").policy.signature
 
-    assert (older.max_age_s, older.clock_skew_s) == (500, CLOCK_SKEW_S_MAX)
-    assert (ahead.max_age_s, ahead.clock_skew_s) == (SIGNATURE_AGE_S_MAX, 7)
+    assert (older.max_age_s, older.clock_skew_s) == (500, CLOCK_SKEW_S_DEFAULT)
+    assert (ahead.max_age_s, ahead.clock_skew_s) == (SIGNATURE_AGE_S_DEFAULT, 7)
 
 
 @pytest.mark.parametrize("base_url", ["https://bank.example", "https://bank.example/op"])
@@ -314,7 +316,7 @@ def test_absolute_paths_stay_unchanged(load: Load, tmp_path: Path) -> None:
 
     assert (elsewhere / "p.sqlite3", DerivedMethods("g.bank", SECRETS[1:])) == (
         settings.given.database,
-        settings.methods,
+        settings.receiver.methods,
     )
 
 
