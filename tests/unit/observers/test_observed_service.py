@@ -19,15 +19,7 @@ from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, LOGGED_A_MINUTE_MAX
 from incoming_payments.ports import CreditDecided, PacketAnswered, RequestAnswered, TokenIntrospected
 from kits.observed_kit import WAYS, Observed
 from kits.packet_kit import BEARER, OCTETS
-from kits.service_kit import (
-    JSON,
-    NOBODYS_ID,
-    PATH,
-    USD,
-    BrokenObserver,
-    Unused,
-    id_of,
-)
+from kits.service_kit import JSON, NOBODYS_ID, PATH, USD, BrokenObserver, Unused, id_of
 from kits.stream_kit import METHODS, PEER, Sender
 
 COLLECTION: Final = "/incoming-payments"
