@@ -2,14 +2,19 @@
 
 import re
 import socket
+import time
+from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from incoming_payments.testing import crash
 from incoming_payments.testing._crash_processes import Parent
-from incoming_payments.testing._crash_worker import Plan
+from incoming_payments.testing._crash_worker import AFTER_ANSWER, Calls, Plan, work
 from incoming_payments.testing.crash import CrashFailed, check_crashes
+from incoming_payments.testing.steps import create
+from kits.reference_store import ReferenceStore
 
 RUNS = 5  # of a kit that has found no fault
 
@@ -108,3 +113,57 @@ def test_a_factory_has_a_name_with_a_colon(tmp_path: Path) -> None:
     """The message says how to write the name."""
     with pytest.raises(ValueError, match="factory must be written as module:callable, not 'my_store'"):
         check_crashes("my_store", str(tmp_path))
+
+
+# --- the worker, in this process ---
+
+
+class Ended(Exception):
+    """The worker has ended itself."""
+
+
+def reports_of(path: Path, moment: int | None) -> list[tuple[object, ...]]:
+    """Return the reports of a worker that credits a new payment, until it ends."""
+    reports: list[tuple[object, ...]] = []
+    with closing(ReferenceStore(path)) as store:
+        id = create(store)
+    plan = Plan("kits.reference_store:ReferenceStore", str(path), id, "x", steps=4, seed=1, moment=moment)
+
+    def end() -> None:
+        raise Ended
+
+    try:
+        work(plan, lambda *words: reports.append(words), lambda: reports.append(("began",)), end)
+    except Ended:
+        reports.append(("ended",))
+    return reports
+
+
+def test_a_worker_reports_each_step(tmp_path: Path) -> None:
+    """It waits before its first credit, and reports the slowest moments of the third at its end."""
+    reports = reports_of(tmp_path / "payments.db", None)
+
+    steps = ["sent", "answered"]
+    assert [str(kind) for kind, *_ in reports] == ["ready", "began", *steps * 4, "moments"]
+    assert [words[1] for words in reports if words[0] == "sent"] == ["x-0", "x-1", "x-2", "x-3"]
+    assert all(0 < moment < 1000 for moment in cast("list[int]", reports[-1][1]))
+
+
+def test_a_worker_ends_itself_after_an_answer(tmp_path: Path) -> None:
+    """It does not report the answer first, because a store could commit in that time."""
+    reports = reports_of(tmp_path / "payments.db", AFTER_ANSWER)
+    assert [str(kind) for kind, *_ in reports] == ["ready", "began", *["sent", "answered"] * 2, "sent", "ended"]
+
+
+def test_a_worker_ends_itself_at_a_call() -> None:
+    """The slowest moments are the calls after the longest gaps."""
+    ended: list[int] = []
+    calls = Calls(3, lambda: ended.append(1))
+    calls.count(None, "call", None)  # before the decision
+    calls.begin()
+    for pause_s in (0, 0.001, 0.005):
+        time.sleep(pause_s)
+        calls.count(None, "call", None)
+
+    assert ended == [1]
+    assert calls.slowest() == [3, 2]

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,6 +91,14 @@ def test_async_port_that_blocks_the_loop_is_too_late() -> None:
 
     with pytest.raises(TimeoutError):
         by_await(blocking, BOUND_S)
+
+
+def test_sync_port_that_blocks_the_interpreter_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller may wake up long after the bound with an answer. That answer is dropped."""
+    times = iter([0.0, 2 * PATIENCE_S])
+    monkeypatch.setattr(bounded, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    with pytest.raises(TimeoutError):
+        by_wait(lambda argument: argument)
 
 
 @both
@@ -195,6 +204,17 @@ def test_async_answer_in_a_sync_host_is_refused() -> None:
         by_wait(lambda argument: answering(argument))  # noqa: PLW0108 - no coroutine function
 
 
+@both
+def test_idle_threads_are_used_again(call: Callable[..., Any]) -> None:
+    """Calls one after the other need one thread."""
+    threads = Threads()
+    names = {call(lambda _: threading.get_ident(), threads=threads)}
+    for _ in range(5):
+        time.sleep(0.01)  # the thread becomes idle after it has answered
+        names.add(call(lambda _: threading.get_ident(), threads=threads))
+    assert len(names) == 1
+
+
 def test_hanging_port_takes_a_limited_number_of_threads(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the limit, calls wait until their bound. Once as many calls wait, further ones are refused at once."""
     monkeypatch.setattr(bounded, "PORT_THREADS_MAX", 3)
@@ -232,6 +252,15 @@ def test_hanging_port_does_not_keep_the_process_from_ending() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "refused\n"
+
+
+def test_child_begins_without_threads() -> None:
+    """The hook for a fork forgets the threads of the parent, so that the next call starts one."""
+    threads = Threads()
+    assert by_wait(lambda argument: argument, threads=threads) == "argument"
+    bounded._after_fork_in_child()
+    assert threads._started == 0
+    assert by_wait(lambda argument: argument, threads=threads) == "argument"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
