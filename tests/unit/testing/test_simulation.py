@@ -18,6 +18,7 @@ from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentI
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnavailable
 from incoming_payments.flows.machinery.effects import InsertPayment
 from incoming_payments.ports import Decide
+from incoming_payments.stores.guard import check_update
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation
@@ -126,6 +127,29 @@ def test_a_store_may_be_unavailable_at_times() -> None:
         simulate(seed, STEPS, store_factory=over(Unreliable()))
 
 
+class Optimistic(MemoryStore):
+    """Decides without a lock, and again if another update has committed in between."""
+
+    def update(self, id: PaymentId, decide: Decide[Any], credit_id: CreditId | None = None) -> Any:
+        """Retry the decision until no other update interferes."""
+        while True:
+            before = self.load(id)
+            earlier = None if credit_id is None else self._rows.get((id, credit_id))
+            decision = decide(before, earlier)
+            after = check_update(before, credit_id, earlier, decision)
+            with self._lock:
+                if self._payment(id) is before:
+                    if after is not None:
+                        self._write(after, decision)
+                    return decision.answer
+
+
+def test_a_store_may_retry_a_decision() -> None:
+    """Of two concurrent updates, the second is decided on the result of the first."""
+    met = sum((Counter(simulate(seed, STEPS, store_factory=over(Optimistic())).met) for seed in range(3)), Counter())
+    assert met["two concurrent updates of one payment"] > 0
+
+
 def test_a_store_that_is_never_available_fails_the_simulation() -> None:
     """The simulation gives up after 20 attempts."""
 
@@ -225,6 +249,18 @@ def test_a_broken_flow_is_detected(name: str) -> None:
     failure = first_failure(lambda seed: simulate(seed, STEPS, flows=flows))
     assert failure is not None
     assert re.search(pattern, str(failure))
+
+
+def test_a_credit_after_the_expiry_is_detected_in_a_transaction_that_is_rolled_back() -> None:
+    """The store keeps nothing of such a transaction. The decision alone shows the mistake, in some of the seeds."""
+    flows = Flows(receive=broken_flows.receive_without_expiry)
+
+    def failure(seed: int) -> str:
+        with pytest.raises(SimulationFailed) as failed:
+            simulate(seed, STEPS, flows=flows)
+        return str(failed.value)
+
+    assert any("but it did not refuse" in failure(seed) for seed in range(100))
 
 
 def test_the_ledger_accepts_a_credit_id_once() -> None:
