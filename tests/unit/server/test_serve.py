@@ -262,8 +262,6 @@ def test_bytes_of_finished_headers_and_bodies_are_not_counted(running: int) -> N
 
 
 PIPELINED: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
 LAST: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
@@ -286,9 +284,10 @@ def test_headers_that_are_too_long_but_end_are_refused_by_a_code(running: int) -
 
 
 def test_serve_below_a_path(bank: Bank) -> None:
-    """A service whose base URL has a path answers there."""
+    """A service whose base URL has a path answers there. Without peers, it announces no packets."""
     base_url = f"{bank.base_url}/op"
-    bank.edit(bank.base_url, base_url)
+    before, _, after = bank.configuration.read_text("utf-8").replace(bank.base_url, base_url).partition("[[peer]]")
+    bank.configuration.write_text(before + after[after.index("[log]") :], "utf-8")
     with bank.serving():
         created = HttpClient.of(bank.folder, base_url).create()
         above = unsigned("GET", f"{bank.base_url}/incoming-payments")
@@ -296,6 +295,7 @@ def test_serve_below_a_path(bank: Bank) -> None:
     assert created.status_code == 201
     assert created.json()["id"].startswith(f"{base_url}/incoming-payments/")
     assert code_of(above) == (401, "token_missing")
+    assert "ILP packets" not in bank.log.read_text("utf-8")
 
 
 def test_wrong_mount_is_explained_in_the_log(bank: Bank) -> None:
