@@ -9,14 +9,7 @@ from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision, state_of
-from incoming_payments.domain.payment import (
-    ClientId,
-    IncomingPayment,
-    MetadataJson,
-    PaymentId,
-    Progress,
-    Terms,
-)
+from incoming_payments.domain.payment import ClientId, IncomingPayment, MetadataJson, PaymentId, Progress, Terms
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import AssetMismatch, IncomingPaymentsError, TermsRefused
 from incoming_payments.testing import NOW, a_creation, a_wallet_address

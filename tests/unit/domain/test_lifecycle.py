@@ -9,10 +9,7 @@ from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Asset, Tolerance
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision, is_receivable, state_of
-from incoming_payments.domain.payment import (
-    Credit,
-    IncomingPayment,
-)
+from incoming_payments.domain.payment import Credit, IncomingPayment
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import (
     AmountOverflow,

@@ -31,13 +31,7 @@ from incoming_payments.flows.receive_packet import receive_packet, receive_packe
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import Prepare, encode
 from incoming_payments.ilp.receive import Arrival, open_packet
-from incoming_payments.ilp.stream import (
-    ConnectionClose,
-    Frame,
-    StreamData,
-    StreamError,
-    StreamMoney,
-)
+from incoming_payments.ilp.stream import ConnectionClose, Frame, StreamData, StreamError, StreamMoney
 from incoming_payments.ports import CreditDecided
 from incoming_payments.ports.approval import Approval, ProposedCredit, ProposedPayment
 from incoming_payments.stores.memory import MemoryStore
@@ -95,20 +89,6 @@ def test_approved_packet_is_credited() -> None:
     assert (proposed.amount, proposed.peer) == (Amount(400, USD), PEER.address)
     assert (proposed.data, proposed.expires_at) == (b"one, two", prepare.expires_at.replace(microsecond=0))
     assert proposed.payment == service.created.answer  # as stored before the credit
-
-
-def test_nothing_is_stored_before_the_approval() -> None:
-    """When the host decides, the store has no credit yet."""
-    service, rules = with_rules()
-    seen: list[bool] = []
-
-    def decide(_: object) -> Approval:
-        seen.append(untouched(service))
-        return APPROVED
-
-    rules.decide = decide
-    assert service.send(service.sender.prepare(400)).code == "fulfilled"
-    assert seen == [True]
 
 
 def test_refused_packet_ends_the_connection_with_the_words_of_the_host() -> None:
@@ -285,22 +265,6 @@ def test_refusals_of_the_payment_come_first() -> None:
     assert service.send(service.sender.prepare(5)).code == "F07"
     service.replace(store=MemoryStore())
     assert service.send(service.sender.prepare(5)).code == "F02"
-    assert rules.proposals == []
-
-
-class FailingUpdates(MemoryStore):
-    """A store that cannot update payments."""
-
-    def update(self, *_: Any) -> Any:
-        """Fail."""
-        raise StoreUnavailable("the update failed")
-
-
-def test_failing_store_refuses_for_now() -> None:
-    """Without the store, the host does not decide, and nothing is credited."""
-    service, rules = with_rules()
-    service.replace(store=FailingUpdates())
-    assert service.send(service.sender.prepare(400)).code == "T00"
     assert rules.proposals == []
 
 

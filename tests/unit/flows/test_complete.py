@@ -9,7 +9,7 @@ from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.payment import HOST, ClientId, CreditId, PaymentId
 from incoming_payments.domain.transitions import State
 from incoming_payments.endpoints.open_payments import Request, Response, handle
-from incoming_payments.errors import InvalidValue, PaymentExpired, PaymentNotFound
+from incoming_payments.errors import InvalidValue, PaymentNotFound
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.machinery.ports import Ports
 from incoming_payments.flows.machinery.run import run
@@ -61,14 +61,6 @@ def test_clock_is_read_inside_the_transaction() -> None:
     completed = run(complete(id, clock=clock), Ports(store=store))
     assert (completed.closed_at, state_of(completed, LATER)) == (LATER, State.COMPLETED)
     assert completed == store.load(id)
-
-
-def test_payment_that_expires_while_the_call_waits_is_not_completed() -> None:
-    """A payment that has expired at the time of the decision cannot be completed."""
-    store = Waiting(clock := FakeClock())
-    id = stored(store, expires_in_s=30)
-    with pytest.raises(PaymentExpired):
-        run(complete(id, clock=clock), Ports(store=store))
 
 
 def test_unknown_payment_and_invalid_arguments_are_refused() -> None:

@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from incoming_payments.domain.events import EventKind
-from incoming_payments.domain.payment import (
-    PAYMENT_ID_RANDOM_BYTES,
-    ClientId,
-    new_payment_id,
-)
+from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, new_payment_id
 from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import (
     AccessForbidden,
@@ -20,7 +15,6 @@ from incoming_payments.errors import (
     MalformedJson,
     PaymentExists,
     PaymentExpired,
-    PaymentNotFound,
     SignatureRefused,
     TermsRefused,
     TokenRefused,
@@ -39,25 +33,11 @@ from incoming_payments.flows.machinery.effects import (
     RequestApproval,
     ReserveUnpaid,
 )
-from incoming_payments.gnap import AccessToken, AccessTokenInfo, TokenQuery
+from incoming_payments.gnap import AccessTokenInfo
 from incoming_payments.httpsig import RequestMessage
-from incoming_payments.ports.approval import Approval
 from incoming_payments.testing import NOW
 from incoming_payments.wire import PaymentView
-from kits.service_kit import (
-    ALICE,
-    BASE_URL,
-    BOB,
-    SHOP,
-    Crash,
-    Service,
-    a_right,
-    admitted,
-    document,
-    ed25519_key,
-    finish,
-    watched,
-)
+from kits.service_kit import ALICE, BASE_URL, BOB, SHOP, Service, a_right, admitted, document, ed25519_key, watched
 
 STEPS = [
     IntrospectToken,
@@ -82,75 +62,6 @@ def signed(request: Request) -> RequestMessage:
 def creation_flow(service: Service, request: Request) -> Flow[PaymentView]:
     """Return the flow that answers `request`."""
     return create_payment(signed(request), service.policy, service.now, service.clock)
-
-
-def insert_of(effect: Effect[Any]) -> InsertPayment:
-    """Return `effect`, which must be an `InsertPayment`."""
-    assert isinstance(effect, InsertPayment)
-    return effect
-
-
-def test_effects_in_order() -> None:
-    """The wallet address is looked up for an authenticated client only.
-
-    The payment methods are allocated before the store is used, so every stored payment can be paid.
-    """
-    service = Service()
-    client = service.client()
-    flow = creation_flow(service, client.creation())
-    assert IntrospectToken(TokenQuery(AccessToken(client.token), "create", ALICE.url)) == next(flow)
-    info = AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")])
-    assert CountRequest(ClientId(SHOP), NOW) == flow.send(info)
-    assert FindWalletAddress(ALICE.url) == flow.send(None)
-    assert DrawRandomness(PAYMENT_ID_RANDOM_BYTES) == flow.send(ALICE)
-    assert ReserveUnpaid(ClientId(SHOP), ID) == flow.send(RANDOMNESS)
-    approval = flow.send(())
-    assert isinstance(approval, RequestApproval)
-    payment = approval.proposal.payment
-    assert AllocateMethods(payment) == flow.send(Approval.APPROVED)
-    methods = service.methods.allocate(payment)
-    decision = insert_of(flow.send(methods)).decision
-    assert (payment, payment) == (decision.answer, decision.payment)
-    assert [event.kind for event in decision.events] == [EventKind.CREATED]
-    assert (ID, ALICE.url, SHOP, 0, NOW, NOW) == (
-        payment.id,
-        payment.wallet_address,
-        payment.client,
-        payment.received.value,
-        payment.created_at,
-        payment.updated_at,
-    )
-    view = finish(flow)
-    assert (f"{BASE_URL}/incoming-payments/{ID}", methods, False) == (view.id, view.methods, view.completed)
-
-
-@pytest.mark.parametrize("crash_after", range(1, len(STEPS)))
-def test_crash_before_the_insertion_stores_nothing(crash_after: int) -> None:
-    """After a crash before the insertion, the payment does not exist."""
-    service = Service()
-    service.replace(randomness=lambda _: RANDOMNESS)
-    seen: list[Effect[Any]] = []
-    with pytest.raises(Crash):
-        service.run(watched(creation_flow(service, service.client().creation()), seen, crash_after=crash_after))
-    assert STEPS[:crash_after] == [type(effect) for effect in seen]
-    with pytest.raises(PaymentNotFound):
-        service.store.load(ID)
-
-
-def test_crash_after_the_insertion_leaves_a_usable_payment() -> None:
-    """The client has no response, but the stored payment can be read, paid and completed."""
-    service = Service()
-    service.replace(randomness=lambda _: RANDOMNESS)
-    client = service.client()
-    seen: list[Effect[Any]] = []
-    request = client.creation({"walletAddress": ALICE.url, "incomingAmount": USD_25})
-    with pytest.raises(Crash):
-        service.run(watched(creation_flow(service, request), seen, crash_after=len(STEPS)))
-    assert [type(effect) for effect in seen] == STEPS
-    assert service.store.load(ID) == insert_of(seen[-1]).decision.answer
-    assert [event.kind for event in service.store.events(ID)] == [EventKind.CREATED]
-    assert client.get(ID).status == 200
-    assert service.receive(ID, 2500).completes
 
 
 def test_duplicate_id_is_refused() -> None:

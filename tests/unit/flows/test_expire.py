@@ -35,17 +35,6 @@ def test_event_is_written_once() -> None:
     assert kinds(service, not_due) == [EventKind.CREATED]
 
 
-def test_completed_payment_does_not_expire() -> None:
-    """A completed payment gets no `expired` event."""
-    service = Service()
-    created = a_creation(wallet_address=ALICE, limit=1, expires_in_s=1)
-    service.store.insert(created)
-    service.receive(created.answer.id, 1)
-    service.clock.advance(2)
-    service.run(announce_expired(service.now))
-    assert EventKind.EXPIRED not in kinds(service, created.answer.id)
-
-
 def test_interrupted_sweep_can_be_repeated() -> None:
     """When the store fails in the middle, the written events stay, and the next call writes the others."""
     service = Service()

@@ -6,30 +6,13 @@ from incoming_payments.domain.payment import ClientId, PaymentId
 from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import PaymentNotFound, TokenRefused
 from incoming_payments.flows.get import get_payment
-from incoming_payments.flows.machinery.effects import (
-    AllocateMethods,
-    Flow,
-    IntrospectToken,
-    LoadPayment,
-)
-from incoming_payments.gnap import AccessRight, AccessTokenInfo
+from incoming_payments.flows.machinery.effects import Flow, IntrospectToken
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.testing import a_creation
 from incoming_payments.wire import PaymentView
-from kits.service_kit import (
-    ALICE,
-    BASE_URL,
-    PATH,
-    SHOP,
-    Service,
-    a_right,
-    admitted,
-    ed25519_key,
-    finish,
-)
+from kits.service_kit import ALICE, BASE_URL, PATH, SHOP, Service
 
 PAYMENT = a_creation(wallet_address=ALICE, limit=2500, expires_in_s=60, client=ClientId(SHOP)).answer
-METHODS = Service().methods.allocate(PAYMENT)
 
 
 def get_flow(service: Service, id: PaymentId = PAYMENT.id) -> Flow[PaymentView]:
@@ -37,23 +20,6 @@ def get_flow(service: Service, id: PaymentId = PAYMENT.id) -> Flow[PaymentView]:
     request = service.client().sign(Request("GET", f"{PATH}/{id}"))
     signed = RequestMessage("GET", f"{BASE_URL}{request.path}", request.headers)
     return get_payment(signed, id, service.policy, service.now)
-
-
-def token_info(*rights: AccessRight, client: str = SHOP) -> AccessTokenInfo:
-    """Return the answer of the authorization server about the token."""
-    return AccessTokenInfo(client, ed25519_key().public_jwk(), rights)
-
-
-def test_effects_in_order() -> None:
-    """The token is introspected for the wallet address of the payment."""
-    flow = get_flow(Service())
-    assert LoadPayment(PAYMENT.id) == next(flow)
-    introspect = flow.send(PAYMENT)
-    assert isinstance(introspect, IntrospectToken)
-    assert (introspect.query.action, introspect.query.wallet_address) == ("read", ALICE.url)
-    assert AllocateMethods(PAYMENT) == admitted(flow, token_info(a_right("read")))
-    view = finish(flow, METHODS)
-    assert (f"{BASE_URL}{PATH}/{PAYMENT.id}", METHODS, False) == (view.id, view.methods, view.completed)
 
 
 def test_token_of_an_unknown_payment_is_introspected_for_no_wallet_address() -> None:

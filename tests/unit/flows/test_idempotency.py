@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,14 +13,8 @@ from incoming_payments import IncomingPayments
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision, as_created
-from incoming_payments.domain.payment import (
-    HOST,
-    ClientId,
-    InactiveWalletAddress,
-    IncomingPayment,
-    PaymentId,
-)
-from incoming_payments.endpoints.open_payments import Request, Response
+from incoming_payments.domain.payment import HOST, ClientId, InactiveWalletAddress, IncomingPayment, PaymentId
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import (
     IdempotencyKeyReused,
     InvalidValue,
@@ -365,31 +358,6 @@ def test_refusals_by_precedence(
 # --- the effects, crashes and concurrency ------------------------------------------------------------
 
 
-def test_effects_of_a_first_request_and_a_retry() -> None:
-    """A retry counts as a request, and reads the record and the payment.
-
-    It looks up no wallet address, draws no randomness and writes nothing.
-    """
-    service = Service()
-    client = service.client()
-    first: list[Effect[Any]] = []
-    again: list[Effect[Any]] = []
-    service.run(watched(creation_flow(service, keyed(client)), first))
-    service.run(watched(creation_flow(service, keyed(client)), again))
-    steps = ["IntrospectToken", "CountRequest", "FindCreation"]
-    assert [type(effect).__name__ for effect in first] == [
-        *steps, "FindWalletAddress", "DrawRandomness",
-        "ReserveUnpaid", "RequestApproval", "AllocateMethods", "InsertPayment",
-    ]  # fmt: skip
-    assert [type(effect).__name__ for effect in again] == [*steps, "LoadPayment", "AllocateMethods"]
-    inserted = first[-1]
-    assert isinstance(inserted, InsertPayment)
-    record = inserted.decision.keyed
-    assert record is not None
-    assert record.key == KEY.strip('"')
-    assert record.until == service.now + timedelta(days=1)
-
-
 @pytest.mark.parametrize("crash_after", range(1, 10))
 def test_retry_after_a_crash_creates_one_payment(crash_after: int) -> None:
     """Whether the process ended before or after the transaction, one payment exists after the retry."""
@@ -450,17 +418,6 @@ def test_duplicate_that_was_late_gets_the_first_payment() -> None:
     ]  # fmt: skip
     assert client.send(keyed(client)) == first
     assert refusal(client.send(keyed(client, body=BODY + b" "))) == (422, "idempotency_key_reused")
-    assert len(payments(service)) == 1
-
-
-def test_concurrent_duplicates_create_one_payment() -> None:
-    """All of them get the same response."""
-    service = Service()
-    client = service.client()
-    requests = [keyed(client) for _ in range(16)]
-    with ThreadPoolExecutor(8) as executor:
-        responses: list[Response] = list(executor.map(client.send, requests))
-    assert {response.body for response in responses} == {responses[0].body}
     assert len(payments(service)) == 1
 
 

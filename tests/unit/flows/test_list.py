@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from incoming_payments.domain.listing import PaymentPage, PaymentQuery
+from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.payment import HOST, PaymentId
 from incoming_payments.domain.transitions import State
 from incoming_payments.endpoints.open_payments import Request, Response
@@ -21,7 +21,7 @@ from incoming_payments.errors import (
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host
 from incoming_payments.flows.list import list_for_host, list_payments
-from incoming_payments.flows.machinery.effects import Effect, FindPayments, IntrospectToken, LoadPayment
+from incoming_payments.flows.machinery.effects import Effect, IntrospectToken
 from incoming_payments.gnap import AccessRight, AccessTokenInfo
 from incoming_payments.httpsig import RequestMessage
 from kits.fake_ports import Raising
@@ -40,7 +40,6 @@ from kits.service_kit import (
     document,
     ed25519_key,
     refusal,
-    watched,
 )
 
 LIST = a_right("list")
@@ -395,18 +394,3 @@ def test_wrong_filters_are_refused(filters: dict[str, Any], member: str) -> None
     with pytest.raises(InvalidValue) as caught:
         page_of(Service(), **filters)
     assert caught.value.details["member"] == member
-
-
-def test_effects_of_a_page() -> None:
-    """A page takes one look-up of the cursor and one query for one payment more than the page has."""
-    service = Service()
-    [old, *_] = created(service, 2)
-    seen: list[Effect[Any]] = []
-    service.run(watched(list_for_host(cursor=PaymentId(old), first=7, now=service.now), seen))
-    load, find = seen
-    assert load == LoadPayment(PaymentId(old))
-    assert isinstance(find, FindPayments)
-    place = find.query.older_than
-    assert find.query == PaymentQuery(now=service.now, limit=8, older_than=place)
-    assert place is not None
-    assert place.id == old

@@ -12,27 +12,15 @@ from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.lifecycle import complete
 from incoming_payments.domain.payment import ClientId, PaymentId
 from incoming_payments.endpoints.open_payments import Request
-from incoming_payments.errors import ConfigurationError, PolicyRefused, PortUnavailable, StoreUnavailable
+from incoming_payments.errors import ConfigurationError, PortUnavailable, StoreUnavailable
 from incoming_payments.flows.create import create_for_host
 from incoming_payments.flows.machinery.ports import AsyncPorts
 from incoming_payments.limits import QUOTA_RESERVED_S_MAX
-from incoming_payments.ports.approval import Approval
 from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.service.quotas import MemoryQuotas
 from incoming_payments.stores.memory import MemoryNonces
-from kits.fake_ports import Async, Decide, Raising, Rules, raising
-from kits.service_kit import (
-    ALICE,
-    NOBODYS_ID,
-    OTHER_SHOP,
-    SHOP,
-    USD,
-    Service,
-    a_right,
-    document,
-    header,
-    refusal,
-)
+from kits.fake_ports import Async, Raising, Rules
+from kits.service_kit import ALICE, NOBODYS_ID, OTHER_SHOP, SHOP, USD, Service, a_right, document, header, refusal
 
 EXPIRES = {"expiresAt": "2026-01-01T12:10:00Z"}  # ten minutes after the time of the clock
 
@@ -189,20 +177,6 @@ def test_last_second_of_a_payment_is_rounded_up() -> None:
     assert header(client.create(), "Retry-After") == "1"
 
 
-@pytest.mark.parametrize(
-    "decide", [raising(PolicyRefused("no")), lambda _: Approval.PENDING, raising(RuntimeError("broken"))]
-)
-def test_payment_that_is_not_approved_does_not_count(decide: Decide) -> None:
-    """A create that the host refuses stores nothing, so it does not count."""
-    service = service_with(unpaid_payments=1)
-    rules = Rules(decide)
-    service.replace(approval=rules)
-    client = service.client()
-    assert {client.create().status for _ in range(3)} <= {403, 503}
-    rules.decide = lambda _: Approval.APPROVED
-    assert client.create().status == 201
-
-
 def test_quota_comes_before_the_approval() -> None:
     """A create that exceeds the quota is refused before the host decides."""
     service = service_with(unpaid_payments=1)
@@ -244,29 +218,6 @@ def test_creates_of_the_host_do_not_count() -> None:
         )
         assert service.receive(payment.id, 5).amount == Amount(5, USD)
     assert service.client().create().status == 201
-
-
-def test_work_at_the_quota_is_bounded() -> None:
-    """A create at the quota loads each counted payment at most once."""
-    service = service_with(unpaid_payments=500)
-    client = service.client()
-    ids = [client.creates(**EXPIRES) for _ in range(500)]
-    loads: list[str] = []
-
-    class Counting(type(service.store)):  # type: ignore[misc] # a class that is known at run time
-        def load(self, id: PaymentId) -> Any:
-            loads.append(id)
-            return super().load(id)
-
-    store = Counting()
-    store._rows = service.store._rows
-    service.replace(store=store)
-    assert client.create().status == 429
-    assert loads == ids
-    loads.clear()
-    service.receive(ids[0], 1)
-    assert client.create().status == 201
-    assert loads == ids[:1]
 
 
 # --- ports -------------------------------------------------------------------------------------------

@@ -30,19 +30,7 @@ from kits.memory_hosts import asgi_application as an_application
 from kits.memory_hosts import call_asgi as call
 from kits.packet_kit import a_policy
 from kits.packet_kit import a_request as packet_request
-from kits.service_kit import (
-    ALICE,
-    JSON,
-    NOBODYS_ID,
-    PATH,
-    Client,
-    Service,
-    Unused,
-    document,
-    header,
-    id_of,
-    refusal,
-)
+from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Client, Service, Unused, document, header, id_of, refusal
 from kits.stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}

@@ -24,19 +24,7 @@ from kits.memory_hosts import an_environ
 from kits.memory_hosts import call_wsgi as call
 from kits.memory_hosts import wsgi_application as an_application
 from kits.packet_kit import a_policy
-from kits.service_kit import (
-    ALICE,
-    JSON,
-    NOBODYS_ID,
-    PATH,
-    SHOP,
-    Client,
-    Service,
-    Unused,
-    document,
-    id_of,
-    refusal,
-)
+from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, SHOP, Client, Service, Unused, document, id_of, refusal
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
 ID_PATH = f"{PATH}/{NOBODYS_ID}"

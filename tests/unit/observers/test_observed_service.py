@@ -20,15 +20,7 @@ from incoming_payments.ports import CreditDecided, PacketAnswered, RequestAnswer
 from kits.observed_kit import WAYS, Observed
 from kits.openapi_kit import OPERATIONS, Documented
 from kits.packet_kit import BEARER, OCTETS
-from kits.service_kit import (
-    JSON,
-    NOBODYS_ID,
-    PATH,
-    USD,
-    BrokenObserver,
-    Unused,
-    id_of,
-)
+from kits.service_kit import JSON, NOBODYS_ID, PATH, USD, BrokenObserver, Unused, id_of
 from kits.stream_kit import METHODS, PEER, Sender
 
 COLLECTION: Final = "/incoming-payments"

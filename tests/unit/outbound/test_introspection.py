@@ -20,12 +20,7 @@ import pytest
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, PortUnavailable, TokenRefused
 from incoming_payments.gnap import AccessToken, AccessTokenInfo, Action, TokenQuery
 from incoming_payments.httpsig import Policy, RequestMessage, load_jwk, verify
-from incoming_payments.limits import (
-    BREAKER_FAILURES_MAX,
-    BREAKER_OPEN_S_MAX,
-    BREAKER_OPEN_S_MIN,
-    LOOK_UPS_MAX,
-)
+from incoming_payments.limits import BREAKER_FAILURES_MAX, BREAKER_OPEN_S_MAX, BREAKER_OPEN_S_MIN, LOOK_UPS_MAX
 from incoming_payments.outbound import _aiohttp, _http, introspection
 from incoming_payments.outbound._aiohttp import AsyncHttpClient
 from incoming_payments.outbound._breaker import AsyncSingleFlight, Breaker, SingleFlight

@@ -8,12 +8,7 @@ import pytest
 from incoming_payments import Request
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import InactiveWalletAddress, WalletAddress, WalletAddressUrl
-from incoming_payments.errors import (
-    ConfigurationError,
-    InvalidValue,
-    WalletAddressesUnavailable,
-    WalletAddressInactive,
-)
+from incoming_payments.errors import ConfigurationError, InvalidValue, WalletAddressesUnavailable, WalletAddressInactive
 from incoming_payments.flows.create import create_for_host
 from incoming_payments.limits import DOCUMENT_AGE_S_DEFAULT, DOCUMENT_COOL_DOWN_S_MIN
 from incoming_payments.outbound.wallet_addresses import AsyncHttpWalletAddresses, HttpWalletAddresses

@@ -25,15 +25,7 @@ from incoming_payments.ilp.oer import (
     write_text,
     write_var_uint,
 )
-from incoming_payments.ilp.packet import (
-    ErrorCode,
-    Fulfill,
-    PacketType,
-    Prepare,
-    Reject,
-    decode_prepare,
-    encode,
-)
+from incoming_payments.ilp.packet import ErrorCode, Fulfill, PacketType, Prepare, Reject, decode_prepare, encode
 from incoming_payments.ilp.receive import Arrival, open_packet
 from incoming_payments.ilp.stream import FRAMES, StreamKeys, StreamPacket, decode_stream, encode_stream
 from incoming_payments.limits import UINT64_MAX

@@ -16,7 +16,7 @@ def requests(bank: Bank) -> tuple[list[str], str]:
     with bank.serving():
         url = str(bank.client.create().json()["id"])
         unsigned("GET", f"{url}?{QUERY}", headers={"authorization": f"GNAP {token_in(bank.folder)}"})
-        unsigned("GET", f"{bank.base_url}/healthz")
+        unsigned("GET", f"{bank.base_url}/healthz", headers={"x-forwarded-for": "192.0.2.7"})  # which is not trusted
         unsigned("GET", f"{bank.base_url}/{'%C3%BC' * LOGGED_PATH_CHARS_MAX}")
     return bank.log.read_text("utf-8").splitlines(), url.removeprefix(bank.base_url)
 

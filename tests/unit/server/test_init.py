@@ -13,7 +13,6 @@ import pytest
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import wallet_address_url
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, Action, TokenQuery
-from incoming_payments.httpsig import PrivateKey, load_jwk
 from incoming_payments.ilp import Peer
 from incoming_payments.server.command import main
 from incoming_payments.server.config.setting import toml
@@ -65,14 +64,6 @@ def test_configuration_of_init_can_be_loaded(folder: Path) -> None:
     assert settings.packets is not None
     assert settings.packets.path == "/ilp"
     assert settings.packets.peer_of([f"Bearer {peer_token}"]) == Peer("test.bank.connector", Asset("USD", 2))
-
-
-def test_keys_of_init_match(folder: Path) -> None:
-    """The public key verifies signatures of the private key."""
-    public = load_jwk((folder / CLIENT_JWK).read_bytes())
-    private = PrivateKey.from_pem((folder / CLIENT_KEY).read_bytes(), kid=public.kid)
-
-    assert public.verify(private.sign(b"data"), b"data")
 
 
 def test_secrets_of_init_are_new_each_time(folder: Path, tmp_path: Path) -> None:

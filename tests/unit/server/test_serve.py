@@ -1,9 +1,6 @@
 """`incoming-payments serve`: start, responses, stop, and the errors that keep it from starting."""
 
-import asyncio
 import errno
-import gc
-import logging
 import os
 import re
 import signal
@@ -15,28 +12,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from incoming_payments.errors import StoreStopped
 from incoming_payments.httpsig import RequestMessage, sign
-from incoming_payments.limits import (
-    BACKLOG_CONNECTIONS_MAX,
-    KEEP_ALIVE_S_MAX,
-    LOGGED_A_MINUTE_MAX,
-    PIPELINED_REQUESTS_MAX,
-    SHUTDOWN_S_MAX,
-)
+from incoming_payments.limits import LOGGED_A_MINUTE_MAX, PIPELINED_REQUESTS_MAX
 from incoming_payments.server import serve
 from incoming_payments.server.command import main
-from incoming_payments.server.config.settings import Settings
-from incoming_payments.server.health import Application
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET
-from incoming_payments.server.serve import build
-from incoming_payments.stores.sqlite import AsyncSqliteStore
 from kits.processes import Bank, HttpClient, await_lines, code_of, free_port, run_command, token_in, unsigned
 from kits.raw_http import answers, as_bytes, exchange
 
@@ -277,8 +262,6 @@ def test_bytes_of_finished_headers_and_bodies_are_not_counted(running: int) -> N
 
 
 PIPELINED: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
 LAST: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
@@ -301,9 +284,10 @@ def test_headers_that_are_too_long_but_end_are_refused_by_a_code(running: int) -
 
 
 def test_serve_below_a_path(bank: Bank) -> None:
-    """A service whose base URL has a path answers there."""
+    """A service whose base URL has a path answers there. Without peers, it announces no packets."""
     base_url = f"{bank.base_url}/op"
-    bank.edit(bank.base_url, base_url)
+    before, _, after = bank.configuration.read_text("utf-8").replace(bank.base_url, base_url).partition("[[peer]]")
+    bank.configuration.write_text(before + after[after.index("[log]") :], "utf-8")
     with bank.serving():
         created = HttpClient.of(bank.folder, base_url).create()
         above = unsigned("GET", f"{bank.base_url}/incoming-payments")
@@ -311,6 +295,7 @@ def test_serve_below_a_path(bank: Bank) -> None:
     assert created.status_code == 201
     assert created.json()["id"].startswith(f"{base_url}/incoming-payments/")
     assert code_of(above) == (401, "token_missing")
+    assert "ILP packets" not in bank.log.read_text("utf-8")
 
 
 def test_wrong_mount_is_explained_in_the_log(bank: Bank) -> None:
@@ -355,53 +340,6 @@ def test_serve_without_its_server(
     assert main(["serve", "--config", str(folder / CONFIGURATION)]) == 1
     says = "incoming-payments: serve needs uvicorn and httptools: pip install 'incoming-payments[serve]'\n"
     assert says == capsys.readouterr().err
-
-
-def test_serve_configures_uvicorn(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """uvicorn gets the documented limits, the loaded modules are frozen, and a signal stops the server."""
-    made: list[uvicorn.Server] = []
-
-    class Unstarted(uvicorn.Server):
-        def run(self, sockets: list[socket.socket] | None = None) -> None:
-            assert sockets
-            assert gc.get_freeze_count() > 0  # garbage collection skips the modules
-            signal.raise_signal(signal.SIGTERM)
-            made.append(self)
-
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr(uvicorn, "Server", Unstarted)
-    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
-    path = folder / CONFIGURATION
-    text = path.read_text("utf-8").replace("port = 9002", f"port = {free_port()}")
-    before, _, after = text.partition("[[peer]]")
-    path.write_text(before + after[after.index("[log]") :], "utf-8")
-    stores: list[AsyncSqliteStore] = []
-
-    def noting(settings: Settings, store: AsyncSqliteStore, *ports: Any) -> Application:
-        stores.append(store)
-        return build(settings, store, *ports)
-
-    monkeypatch.setattr(serve, "build", noting)
-    try:
-        assert main(["serve", "--config", str(path)]) == 0
-    finally:
-        gc.unfreeze()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for store in stores:
-            asyncio.run(store.close())
-
-    assert "ILP packets" not in capsys.readouterr().out  # without peers
-    [server] = made
-    config = server.config
-    assert server.should_exit
-    assert isinstance(config.http, type)
-    assert issubclass(config.http, HttpToolsProtocol)
-    assert (config.ws, config.backlog) == ("none", BACKLOG_CONNECTIONS_MAX)
-    assert (config.timeout_keep_alive, config.timeout_graceful_shutdown) == (KEEP_ALIVE_S_MAX, SHUTDOWN_S_MAX)
-    assert (config.proxy_headers, config.limit_concurrency) == (False, None)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")

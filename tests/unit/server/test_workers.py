@@ -18,20 +18,10 @@ import httpx
 import pytest
 
 from incoming_payments.domain.payment import PaymentId
-from incoming_payments.server.init import CONFIGURATION, SERVER_SECRET
+from incoming_payments.server.init import SERVER_SECRET
 from incoming_payments.server.workers import run_workers
 from incoming_payments.stores.sqlite import SqliteStore
-from kits.processes import (
-    COMMAND,
-    Bank,
-    HttpClient,
-    await_lines,
-    code_of,
-    free_port,
-    is_running,
-    run_command,
-    unsigned,
-)
+from kits.processes import COMMAND, Bank, HttpClient, await_lines, code_of, free_port, is_running, run_command, unsigned
 
 # Each worker prints its number and its process id, and stops on SIGTERM.
 PROGRAM: Final = """
@@ -423,20 +413,6 @@ def test_all_workers_end_when_the_store_stops(tmp_path: Path) -> None:
         assert process.wait(30) == 1
         assert [is_running(pid) for pid in started(tmp_path)] == [False, False]
     assert "payments.sqlite3-lock was removed or replaced" in (tmp_path / "log").read_text("utf-8")
-
-
-def test_workers_read_the_configuration_again(tmp_path: Path) -> None:
-    """After SIGHUP, all workers refuse the old token, and so does a worker that starts later."""
-    with service(tmp_path) as (process, client):
-        assert client.create().status_code == 201
-        path = tmp_path / CONFIGURATION
-        path.write_text(path.read_text("utf-8").replace(client.token, "A-NEW-TOKEN-0000000000"), "utf-8")
-        process.send_signal(signal.SIGHUP)
-        await_lines(tmp_path / "log", "was read again", 3)
-        assert {code_of(client.create()) for _ in range(8)} == {(401, "invalid_token")}
-        os.kill(started(tmp_path)[0], signal.SIGKILL)
-        await_lines(tmp_path / "log", "Application startup complete", 3)
-        assert {code_of(client.create()) for _ in range(8)} == {(401, "invalid_token")}
 
 
 def test_configuration_that_would_block_keeps_no_worker_from_stopping(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """`pay` and `quote` send packets from several threads, and `over_http` sends them to a server."""
 
-import http.server
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -12,6 +11,7 @@ from incoming_payments.domain.amount import Asset
 from incoming_payments.errors import InvalidValue
 from incoming_payments.testing.sender import Ending, Link, NotTaken, Post, Quote, SenderTotals, over_http, pay, quote
 from kits.processes import free_port
+from kits.scripted_server import Exchange, scripted_server
 from kits.sender_kit import PAYEE, payee_of
 from kits.stream_kit import Service
 
@@ -127,59 +127,31 @@ def test_an_exception_in_a_thread_stops_the_sender() -> None:
 
 # --- HTTP --------------------------------------------------------------------------------------------
 
-Answering = Callable[[list[tuple[int, bytes]]], str]
+
+def echo(exchange: Exchange, _number: int) -> None:
+    """Answer with the target, two header fields and the body of the request."""
+    fields = {name.lower(): value for name, value in (line.split(": ") for line in exchange.head.splitlines()[1:])}
+    line = f"{exchange.head.split()[1]} {fields['content-type']} {fields['authorization']} "
+    exchange.answer(line.encode() + exchange.body)
 
 
-@pytest.fixture
-def answering() -> Iterator[Answering]:
-    """Return a function that starts an HTTP server and returns its URL.
-
-    The server gives the answers in order and repeats the last one. Status 0 closes the connection without an answer.
-    """
-    servers: list[http.server.HTTPServer] = []
-
-    def start(answers: list[tuple[int, bytes]]) -> str:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                packet = self.rfile.read(int(self.headers["content-length"]))
-                status, content = answers.pop(0) if len(answers) > 1 else answers[0]
-                if not status:
-                    self.close_connection = True
-                    return
-                echo = f"{self.path} {self.headers['content-type']} {self.headers['authorization']} ".encode()
-                body = content or echo + packet
-                self.send_response(status)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Print nothing."""
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}/ilp"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-def test_over_http_posts_the_packet(answering: Answering) -> None:
+def test_over_http_posts_the_packet() -> None:
     """The packet is the body of a POST with the peer's token, and the body of the 200 answer is the reply."""
-    with over_http(answering([(200, b"")]), "TOKEN")() as post:
-        assert post(b"packet") == b"/ilp application/octet-stream Bearer TOKEN packet"
-        assert post(b"other") == b"/ilp application/octet-stream Bearer TOKEN other"
+    with scripted_server(echo) as server, over_http(server.url, "TOKEN")() as post:
+        for packet in (b"packet", b"other"):
+            assert post(packet) == b"/introspect application/octet-stream Bearer TOKEN " + packet
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
-def test_over_http_a_temporary_error_is_no_answer(answering: Answering, status: int) -> None:
+def test_over_http_a_temporary_error_is_no_answer(status: int) -> None:
     """A closed connection, 429 and 5xx raise `ConnectionError`, and the next packet is answered."""
-    with over_http(answering([(status, b"later"), (200, b"reply")]), "TOKEN")() as post:
+
+    def script(exchange: Exchange, number: int) -> None:
+        if number == 0 and status == 0:
+            raise OSError("closes the connection")
+        exchange.answer(b"reply" if number else b"later", 200 if number else status)
+
+    with scripted_server(script) as server, over_http(server.url, "TOKEN")() as post:
         with pytest.raises(ConnectionError):
             post(b"packet")
         assert post(b"packet") == b"reply"
@@ -194,9 +166,10 @@ def test_over_http_without_a_server_ends_with_a_timeout() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 404, 415])
-def test_over_http_other_statuses_raise_not_taken(answering: Answering, status: int) -> None:
+def test_over_http_other_statuses_raise_not_taken(status: int) -> None:
     """The exception contains the status and the body."""
-    url = answering([(status, b'{"error": {"code": "invalid_token"}}')])
-
-    with pytest.raises(NotTaken, match=f'status {status}: {{"error": {{"code": "invalid_token"}}}}'):
-        quote(over_http(url, "TOKEN"), PAYEE, 100)
+    with (
+        scripted_server(lambda exchange, _: exchange.answer({"error": {"code": "invalid_token"}}, status)) as server,
+        pytest.raises(NotTaken, match=f'status {status}: {{"error": {{"code": "invalid_token"}}}}'),
+    ):
+        quote(over_http(server.url, "TOKEN"), PAYEE, 100)

@@ -7,15 +7,7 @@ from incoming_payments.domain.amount import Amount
 from incoming_payments.errors import StoreUnavailable
 from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import steps
-from incoming_payments.testing.steps import check_credits, create, credit, persistently, together
-
-
-def test_equal_credits_pass() -> None:
-    """The order of the credits does not matter."""
-    store = MemoryStore()
-    id = create(store)
-    credits = together([lambda name=name: credit(store, id, name, 5) for name in ("a", "b")])  # type: ignore[misc]
-    check_credits(store, id, credits[::-1])
+from incoming_payments.testing.steps import check_credits, create, credit, persistently
 
 
 def test_a_missing_or_altered_credit_is_detected() -> None:

@@ -5,7 +5,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from attrs import evolve
 
 from incoming_payments.domain.amount import Asset
 from incoming_payments.errors import InvalidValue
@@ -75,17 +74,6 @@ def test_a_quote_without_frames_has_defaults() -> None:
     assert ManualSender(3000).quoted().sender.quote == Quote(3000, 3000, UINT64_MAX, 0, None)
 
 
-def test_the_amount_is_split_into_packets() -> None:
-    """All packets but the last have the largest size, and both totals are equal."""
-    service = Service(limit=2500)
-    manual = ManualSender(2500, payee_of(service), packet_max=1000)
-    manual.run(service)
-
-    assert manual.totals == SenderTotals(2500, sent=2500, delivered=2500, packets=3, ending=Ending.DONE)
-    assert manual.sender.has_ended
-    assert (service.received, len(service.store.events(service.id))) == (2500, 1 + 3 + 1)
-
-
 def test_packets_in_flight_are_limited() -> None:
     """Unanswered packets count, and the sum of all packets is the amount."""
     manual = ManualSender(100, packet_max=40, in_flight_max=2).quoted()
@@ -98,18 +86,6 @@ def test_packets_in_flight_are_limited() -> None:
     assert (manual.has_next(), manual.totals.ending, manual.sender.has_ended) == (False, None, False)
     manual.answer(first, fulfillment(first))
     assert (manual.has_next(), manual.totals.ending, manual.sender.has_ended) == (False, Ending.DONE, True)
-
-
-@pytest.mark.parametrize("packet_max", [UINT64_MAX, 1000, 7])
-def test_an_amount_above_the_limit_is_not_delivered(packet_max: int) -> None:
-    """The sender delivers the remainder, within the tolerance, and ends when the payment is closed."""
-    service = Service(limit=2500)
-    manual = ManualSender(10_000, payee_of(service), packet_max=packet_max)
-    manual.run(service)
-
-    assert (manual.totals.ending, manual.totals.reason) == (Ending.CLOSED, "the payment is completed")
-    assert manual.totals.delivered == manual.totals.sent == service.received
-    assert 2500 <= service.received <= 2525  # the tolerance of one packet
 
 
 # --- replies -----------------------------------------------------------------------------------------
@@ -225,28 +201,6 @@ def test_an_unanswered_packet_is_repeated(case: str, probing: bool) -> None:
         first = again
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     assert (manual.totals.repeats, manual.sender.resumes_at) == (7, None)
-
-
-def test_a_repeated_packet_is_credited_once() -> None:
-    """A repeat gets the lost answer, even after the payment is completed."""
-    service = Service(limit=100)
-    manual = ManualSender(150, payee_of(service), packet_max=50, in_flight_max=3)
-    probe = manual.next()
-    manual.answer(probe, service.answer(probe.octets))
-    packets = [manual.next() for _ in range(3)]
-    replies = [service.answer(packet.octets) for packet in packets]
-    assert service.received == 100
-    for packet in packets[:2]:
-        manual.sender.lost(packet, now=manual.now)
-    manual.answer(packets[2], replies[2])
-    assert (manual.totals.ending, manual.sender.has_ended) == (Ending.CLOSED, False)
-    manual.now += timedelta(seconds=1)
-    manual.run(service)
-
-    assert service.received == 100
-    expected = SenderTotals(150, sent=100, delivered=100, packets=2, repeats=2, ending=Ending.CLOSED)
-    assert manual.totals == evolve(expected, reason="the payment is completed")
-    assert manual.sender.has_ended
 
 
 def test_a_second_answer_is_ignored() -> None:

@@ -1,10 +1,11 @@
 """Checkpoints copy the log into the database. The lock file shows which copied pages are known to be on the disk.
 
-SQLite syncs the database only after it has copied the whole log. While a reader needs an older state, or another
-process commits, a checkpoint copies a part, and the next checkpoint syncs both. A process that is killed in that sync
-may have got its error. The next process would copy and sync the later part again, take the earlier one for synced, and
-begin the log again. So a store that finds a sync of that kind unfinished stops. At the next start SQLite recovers the
-log, and copies all of it again: see `_opening`.
+SQLite syncs the database only after it has copied the whole log. While a reader needs an older state, a checkpoint
+copies a part, and the next checkpoint syncs both. If that sync fails, the earlier part may be lost, although the index
+of the log shows it as copied. A process that was killed in that sync may have got its error. Other processes would then
+read what was there before, or sync only the later part, and begin the log again. So a store that finds a sync of that
+kind unfinished stops, before it writes and before it answers a read. While the sync is in progress, reads wait for its
+end. At the next start SQLite recovers the log, and copies all of it again: see `_opening`.
 """
 
 import fcntl
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from incoming_payments.stores.sqlite._errors import explain
 from incoming_payments.stores.sqlite._lock_file import Checkpoints
-from incoming_payments.stores.sqlite._watch import FileWatch
+from incoming_payments.stores.sqlite._watch import KILLED_IN_SYNC, FileWatch
 
 
 class Copied(NamedTuple):
@@ -44,7 +45,9 @@ def copy_log(connection: sqlite3.Connection, watch: FileWatch) -> Copied:
 def empty_log(connection: sqlite3.Connection, watch: FileWatch) -> Copied:
     """Copy the log into the database, and shorten it to nothing. Returns and raises as `copy_log`.
 
-    SQLite takes the write lock.
+    SQLite takes the write lock. While another process has the lock, SQLite copies and syncs without it. If that sync
+    failed, a transaction of the other process could use pages that are lost. So this does nothing unless an earlier
+    checkpoint has synced all pages that it has copied.
     """
     return _checkpoint(connection, watch, "TRUNCATE")
 
@@ -61,7 +64,9 @@ def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> 
             watch.check_mark()  # now: the mark of a store that stops removes the state of the checkpoints
         before, after = watch.lock.checkpoints(), Checkpoints.COPIED
         if before is Checkpoints.SYNCING:
-            raise watch.stop("a process was killed while it brought the database to the disk")
+            raise watch.stop(KILLED_IN_SYNC)
+        if before is Checkpoints.COPIED and mode == "TRUNCATE":
+            return Copied(0, is_all=False)
         watch.lock.write_checkpoints(Checkpoints.COPIED if before is Checkpoints.SYNCED else Checkpoints.SYNCING)
         try:
             busy, frames, copied = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()

@@ -119,6 +119,7 @@ class Engine:
             self._file.watch.check()
             rows = rows or Rows(self._file.connect_reader())
             answer = query(rows)
+            self._file.watch.check_answer()
         except IncomingPaymentsError:
             self._end_reading(rows)
             raise

@@ -16,19 +16,22 @@ before its contents are on the disk. The store follows these rules:
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from incoming_payments.errors import StoreStopped
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.stores.sqlite import _disk
-from incoming_payments.stores.sqlite._lock_file import LockFile, Text
+from incoming_payments.stores.sqlite._lock_file import Checkpoints, LockFile, Text
 
 logger = logging.getLogger("incoming_payments.stores.sqlite")
 
+KILLED_IN_SYNC: Final = "a process was killed while it brought the database to the disk"
 OnStop = Callable[[StoreStopped], object]
 
 
@@ -114,12 +117,27 @@ class FileWatch:
         if not self.lock.is_in_use():
             raise self.stop("a store in another process that has the database open has stopped")
 
+    def check_answer(self) -> None:
+        """Raise `StoreStopped` when what was read from the database may be older than what is on the disk.
+
+        A checkpoint that is in progress may have lost pages that an earlier one has copied: wait until it has ended. If
+        its process has stopped or was killed, the answer is refused. No thread calls this in the middle of its own
+        checkpoint.
+        """
+        self.check_mark()
+        if self.lock.checkpoints() is Checkpoints.SYNCING:
+            with open(self.log_path, "rb", buffering=0) as log:
+                fcntl.flock(log, fcntl.LOCK_SH)  # the process that makes the checkpoint has the lock until its end
+            self.check_mark()
+            if self.lock.checkpoints() is Checkpoints.SYNCING:
+                raise self.stop(KILLED_IN_SYNC)
+
     def check(self) -> None:
         """Raise `StoreStopped` as the other checks, and when the lock file was removed or replaced.
 
         Without the lock file, a new process does not know that the database is open.
         """
-        self.check_mark()
+        self.check_answer()
         if not self.lock.is_in_place():
             raise self.stop(f"{self.lock.path} was removed or replaced while the database was open")
         self.check_index()

@@ -186,10 +186,15 @@ class Writer:
     def _empty_log(self, connection: sqlite3.Connection) -> Copied:
         """Copy the rest of the log and empty it.
 
-        While readers overlap, SQLite can write the log from its beginning only if it waits for them. Those of this
-        process are held back, because one that begins at once after another one would keep SQLite out.
+        While readers overlap, SQLite can write the log from its beginning only if it waits for them. The readers of
+        this process are held back, because a reader that begins at once after another one would keep SQLite out.
         """
+        deadline_s = time.monotonic() + STORE_TRUNCATE_MS_MAX / 1000
         with self._without_reads():
+            while not (copied := self._copy_log(connection)).is_all:
+                if time.monotonic() >= deadline_s:
+                    return copied
+                time.sleep(COPY_S_MAX)  # for readers of other processes
             connection.execute(f"PRAGMA busy_timeout = {STORE_TRUNCATE_MS_MAX}")
             try:
                 return empty_log(connection, self._file.watch)

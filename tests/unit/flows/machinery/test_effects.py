@@ -3,10 +3,9 @@
 import gc
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import pytest
-from attrs.exceptions import FrozenInstanceError
 
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.payment import HOST, PaymentId
@@ -17,7 +16,6 @@ from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host, create_payment
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.get import get_payment, get_public_payment
-from incoming_payments.flows.machinery import effects
 from incoming_payments.flows.machinery.effects import (
     DrawRandomness,
     Effect,
@@ -30,7 +28,7 @@ from incoming_payments.flows.machinery.effects import (
     UseNonce,
 )
 from incoming_payments.flows.machinery.ports import Ports
-from incoming_payments.flows.machinery.run import _ROUTES, run
+from incoming_payments.flows.machinery.run import run
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import receive_packet, receive_packet_with_cause
@@ -75,34 +73,6 @@ def test_port_that_answers_with_another_type_is_named(effect: Effect[Any], answe
     next(steps)
     with pytest.raises(ConfigurationError, match=text):
         steps.send(answer)
-
-
-DEFINED: Final = [
-    effect
-    for effect in vars(effects).values()
-    if isinstance(effect, type) and issubclass(effect, Effect) and effect is not Effect
-]
-
-
-@pytest.mark.parametrize("effect", DEFINED)
-def test_effect_names_a_method_of_its_port(effect: type[Effect[Any]]) -> None:
-    """A host finds the port and the method that an error message names."""
-    port, _, method = effect.method.partition(".")
-    protocols = get_args(Ports.__annotations__[port])
-    assert not method or method in vars(protocols[0])
-
-
-def test_effect_is_a_value() -> None:
-    """Effects with the same members are equal, and effects are frozen."""
-    assert LoadPayment(PaymentId("a")) == LoadPayment(PaymentId("a"))
-    assert LoadPayment(PaymentId("a")) != LoadPayment(PaymentId("b"))
-    with pytest.raises(FrozenInstanceError):
-        LoadPayment(PaymentId("a")).id = PaymentId("b")  # type: ignore[misc] # on purpose
-
-
-def test_every_effect_has_a_route() -> None:
-    """The drivers have a route for each effect, and for nothing else."""
-    assert set(DEFINED) == set(_ROUTES)
 
 
 # --- flows that are dropped --------------------------------------------------------------------------
@@ -182,12 +152,3 @@ def test_flow_runs_once(first: Callable[[Flow[int]], object], again: Callable[[F
     with pytest.raises(FlowStuck, match="this flow has already run: make a new flow for each call"):
         run(again(steps), Ports(store=MemoryStore()))
     steps.close()
-
-
-def test_flow_that_is_stepped_by_hand() -> None:
-    """A flow that warns has the methods of a generator."""
-    steps = announce_expired(NOW)
-    assert isinstance(next(steps), effects.FindExpired)
-    with pytest.raises(StopIteration) as stop:
-        steps.send([])
-    assert stop.value.value == 0

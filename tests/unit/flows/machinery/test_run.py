@@ -4,10 +4,9 @@ import asyncio
 import gc
 import inspect
 import types
-import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, assert_type
+from typing import Any, TypeVar
 
 import pytest
 
@@ -281,42 +280,6 @@ def test_exception_of_a_port_is_thrown_into_the_flow(drive: Break, error: Except
     assert seen.notes == [error]
 
 
-class Refusing:
-    """A port that refuses, and keeps no exception."""
-
-    def __init__(self) -> None:
-        self.raised: list[weakref.ref[Exception]] = []
-
-    def find(self, _url: WalletAddressUrl) -> WalletAddress | None:
-        error = PolicyRefused("not today")
-        self.raised.append(weakref.ref(error))
-        try:
-            raise error
-        finally:
-            del error
-
-
-@pytest.mark.parametrize("driver", [run, arun])
-def test_exception_that_the_flow_catches_is_freed(driver: Callable[[Any, Any], Any]) -> None:
-    """A refusal leaves nothing for the garbage collector, which would slow down the requests that follow."""
-    port = Refusing()
-
-    def catching() -> Flow[bool]:
-        try:
-            yield from FindWalletAddress(URL)
-        except PolicyRefused:
-            return True
-        return False
-
-    gc.collect()
-    gc.disable()
-    try:
-        assert start(catching(), Ports(wallet_addresses=port), driver)
-        assert [freed() for freed in port.raised] == [None]
-    finally:
-        gc.enable()
-
-
 @breakers
 def test_uncaught_exception_of_a_port_reaches_the_caller(drive: Break) -> None:
     """The caller gets the exception object that the port raised."""
@@ -373,13 +336,6 @@ def test_missing_port_is_named(effect: Effect[Any], method: str) -> None:
     with pytest.raises(PortMissing) as caught:
         asyncio.run(arun(yielding(effect), AsyncPorts()))
     assert str(caught.value) == f"this call needs {method}: pass {port}=... to AsyncPorts"
-
-
-def test_flow_can_catch_port_missing() -> None:
-    """A flow can continue without an optional port."""
-    seen = Seen()
-    assert run(seen.catching(), Ports(randomness=bytes)) == bytes(2)
-    assert [type(note) for note in seen.notes] == [PortMissing]
 
 
 class Eventually:
@@ -501,12 +457,6 @@ def test_other_arguments_are_refused(
     gc.collect()
 
 
-def test_type_checkers_infer_the_answer() -> None:
-    """The decorator of flows keeps the types: mypy checks this line."""
-    ports = Ports(store=Store())
-    assert_type(run(announce_expired(NOW), ports), int)
-
-
 @drivers
 def test_unknown_effect_is_refused(drive: Drive) -> None:
     """The exception names an effect that has no port."""
@@ -574,16 +524,3 @@ def test_flow_is_closed_when_its_task_is_cancelled() -> None:
     started = asyncio.Event()
     asyncio.run(scenario())
     assert seen.notes == ["cancelled", "closed"]
-
-
-def test_concurrent_flows() -> None:
-    """Concurrent flows get only their own answers."""
-
-    async def scenario() -> list[list[object]]:
-        ports = async_ports(Store())
-        flows: list[Coroutine[Any, Any, list[object]]] = [
-            arun(yielding(DrawRandomness(count), DrawRandomness(count + 1)), ports) for count in range(50)
-        ]
-        return list(await asyncio.gather(*flows))
-
-    assert asyncio.run(scenario()) == [[bytes(count), bytes(count + 1)] for count in range(50)]

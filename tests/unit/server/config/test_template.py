@@ -53,12 +53,6 @@ def test_template_holds_every_setting(has_server: bool) -> None:
             assert is_set or f"\n# {setting.name} = " in text
 
 
-def test_lines_of_the_template_have_a_maximum_length() -> None:
-    """The template wraps its comments at 120 characters."""
-    text = template(has_authorization_server=True, **VALUES)
-    assert max(map(len, text.splitlines())) <= 120
-
-
 def test_table_of_the_docs_holds_every_setting() -> None:
     """Each setting has one row, with its bounds and its default."""
     rows = documented().splitlines()[2:]

@@ -1,29 +1,21 @@
 """The demo: a whole payment between real processes, and its output when a step fails."""
 
-import http.server
 import io
-import json
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from incoming_payments.domain.payment import CreditId
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.server.dev import _demo_processes as processes
 from incoming_payments.server.dev import demo
 from incoming_payments.server.dev._demo_processes import StoryEnds
-from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing import a_creation, crediting
 from incoming_payments.testing.sender import Ending, SenderTotals
 from kits.processes import free_port, run_command
-from kits.stream_kit import Service
+from kits.scripted_server import scripted_server
 
 # The steps that the demo prints, as patterns.
 STEPS: Final = [
@@ -127,21 +119,6 @@ def test_progress_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_payer_pauses_halfway() -> None:
-    """The payer pauses, so that the service is killed halfway. A payment that ends early releases the wait."""
-    progress = demo.Progress(1000)
-    progress(SenderTotals(1000, delivered=499))
-    assert not progress.halfway.is_set()
-    with ThreadPoolExecutor(1) as payer:
-        waiting = payer.submit(progress, SenderTotals(1000, delivered=500))
-        progress.halfway.wait()
-        assert not waiting.done()
-        progress.go_on.set()
-    over = demo.Progress(1000)
-    over.finish(None)
-    assert over.halfway.is_set()
-
-
 def test_refused_payer_ends_the_demo(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """When the service refuses the payer's packets, the demo prints the refusal and exits with status 1."""
     run = processes.run_command
@@ -156,14 +133,6 @@ def test_refused_payer_ends_the_demo(monkeypatch: pytest.MonkeyPatch, capfd: pyt
     output = capfd.readouterr()
     assert "refuses packets from this sender: status 401" in output.err
     assert "Traceback" not in output.err
-
-
-def test_lines_have_a_maximum_width() -> None:
-    """No line of the demo is wider than a terminal."""
-    folder = "a" * 300
-    lines = demo.shown("<", f"401 signature_invalid: {folder} words " + "and more words " * 30).splitlines()
-    assert len(lines) > 3
-    assert [line for line in lines[1:] if len(line) > 118 and folder not in line] == []
 
 
 def test_failed_checks_are_reported(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -234,54 +203,20 @@ def test_service_that_does_not_listen_times_out(tmp_path: Path, monkeypatch: pyt
 
 # --- wrong responses ---------------------------------------------------------
 
-Answering = Callable[[int, bytes], str]
-
-
-@pytest.fixture
-def answering() -> Iterator[Answering]:
-    """Return a function that starts a service with one fixed response, and returns its base URL."""
-    servers: list[http.server.HTTPServer] = []
-
-    def start(status: int, content: bytes) -> str:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["content-length"]))
-                self.do_GET()
-
-            def do_GET(self) -> None:
-                self.send_response(status)
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: object) -> None:
-                """Nothing: the tests' output is not for this."""
-
-        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
 
 def a_client(base_url: str) -> demo._Client:
     """Return a client of the service at `base_url`."""
     return demo._Client(base_url, "TOKEN", PrivateKey.generate_ed25519("key-1"))
 
 
-def test_refused_creation_ends_the_demo(
-    answering: Answering, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refused_creation_ends_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """When the service refuses to create the payment, every failed check is printed before the demo ends."""
     refusal = {"error": {"code": "invalid_token", "description": "the access token is not active"}}
-    client = a_client(answering(401, json.dumps(refusal).encode()))
-
-    with pytest.raises(StoryEnds, match="The service created no payment"):
-        demo._Story(tmp_path)._create(client)
+    with (
+        scripted_server(lambda exchange, _: exchange.answer(refusal, 401)) as server,
+        pytest.raises(StoryEnds, match="The service created no payment"),
+    ):
+        demo._Story(tmp_path)._create(a_client(server.url.removesuffix("/introspect")))
     output = capsys.readouterr().out
     assert "     < 401 invalid_token: the access token is not active\n" in output
     assert "     WRONG: status should be 201, but is 401\n" in output
@@ -289,12 +224,13 @@ def test_refused_creation_ends_the_demo(
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>"])
-def test_response_that_is_not_json_is_reported(answering: Answering, content: bytes) -> None:
+def test_response_that_is_not_json_is_reported(content: bytes) -> None:
     """The error for an unreadable response names the request."""
-    base_url = answering(502, content)
-
-    with pytest.raises(StoryEnds, match=r"did not answer GET /incoming-payments/1 with JSON: JSONDecodeError"):
-        a_client(base_url).send("GET", "/incoming-payments/1")
+    with (
+        scripted_server(lambda exchange, _: exchange.answer(content, 502)) as server,
+        pytest.raises(StoryEnds, match=r"did not answer GET /incoming-payments/1 with JSON: JSONDecodeError"),
+    ):
+        a_client(server.url.removesuffix("/introspect")).send("GET", "/incoming-payments/1")
 
 
 def test_missing_response_is_reported() -> None:
@@ -319,45 +255,6 @@ def test_summary_of_a_response(body: dict[str, Any], output: str) -> None:
 
 
 # --- core banking ----------------------------------------------------------------------------------
-
-
-def test_core_banking_credits_each_line(tmp_path: Path) -> None:
-    """Each line credits an amount, and its outcome is yielded, also for a refusal."""
-    path = tmp_path / "payments.sqlite3"
-    created = a_creation(limit=1000)
-    with SqliteStore(path) as store:
-        store.insert(created)
-    id = created.answer.id
-
-    lines = [f"{id} wire-1 400\n", f"{id} wire-1 400\n", f"{id} wire-2 600\n", f"{id} wire-3 1\n"]
-    assert list(processes.credit_all(str(path), iter(lines))) == [
-        {"outcome": "credited", "total": "received 4.00 USD in all"},
-        {"outcome": "credited", "total": "received 4.00 USD in all"},
-        {"outcome": "credited", "total": "received 10.00 USD in all, which completes it"},
-        {
-            "outcome": "payment_completed",
-            "why": "the payment is completed and takes nothing more: create another one",
-        },
-    ]
-
-
-def test_core_banking_reports_the_ledger(tmp_path: Path) -> None:
-    """A line with an id alone yields the total, and the number of credits from packets."""
-    path = tmp_path / "payments.sqlite3"
-    service, nothing = Service(), a_creation().answer.id
-    with SqliteStore(path) as store:
-        store.insert(service.created)
-        store.insert(a_creation(id=nothing))
-        for prepare in (service.sender.prepare(40), service.sender.prepare(2)):
-            service.replace(store=store)
-            service.send(prepare)
-            service.send(prepare)
-        store.update(service.id, crediting("wire-1", 100), CreditId("wire-1"))
-
-    assert list(processes.credit_all(str(path), iter([f"{service.id}\n", f"{nothing}\n"]))) == [
-        {"received": 142, "credits": 2},
-        {"received": 0, "credits": 0},
-    ]
 
 
 def test_failure_of_core_banking_ends_the_demo(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

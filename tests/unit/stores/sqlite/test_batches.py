@@ -14,12 +14,12 @@ import pytest
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
 from incoming_payments.errors import BrokenDecision, PaymentCompleted, PaymentNotFound, StoreUnavailable
 from incoming_payments.limits import STORE_BATCH_MAX
 from incoming_payments.ports import Decide, StoreBatch
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _queue
-from incoming_payments.testing import NOW, a_creation, crediting
+from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import check_credits, create, credit
 from kits.service_kit import Recorder
 from kits.sqlite_jobs import busy_writer, credit_one, edit, fork, in_one_batch
@@ -201,15 +201,6 @@ def test_batch_finds_credits_of_earlier_batches(tasks: AsyncSqliteStore, store: 
     outcomes = in_one_batch(*(credit_one(tasks, id, f"wire-{number}") for number in range(1, 5) for id in (one, two)))
     assert before == outcomes[:2] + outcomes[4:6]
     assert [outcome.received.value for outcome in outcomes[2:4] + outcomes[6:]] == [3, 3, 4, 4]
-
-
-def test_decision_that_ignores_an_earlier_credit_is_refused(store: SqliteStore) -> None:
-    """The store gives the earlier credit to the guard as well."""
-    id = create(store)
-    credit(store, id, "wire-1", 1)
-    with pytest.raises(BrokenDecision, match="that id must be unused"):
-        store.update(id, lambda payment, _earlier: crediting("wire-1", 1)(payment, None), CreditId("wire-1"))
-    assert store.load(id).received.value == 1
 
 
 # --- failures of one call ---

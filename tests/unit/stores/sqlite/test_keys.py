@@ -11,7 +11,7 @@ import pytest
 from incoming_payments.domain.payment import HOST
 from incoming_payments.errors import BrokenDecision, PaymentNotFound, StoreUnusable
 from incoming_payments.limits import IDEMPOTENCY_KEYS_SWEPT_MAX
-from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _keys
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import created_under
 from kits.sqlite_jobs import edit, in_one_batch
@@ -70,18 +70,6 @@ def test_each_insert_removes_a_few_ended_keys(store: SqliteStore, path: Path) ->
     assert rows(path, "SELECT key FROM idempotency_keys WHERE key LIKE 'old%'") == [("old-6",)]
 
 
-def test_sweep_and_look_up_use_an_index(store: SqliteStore, path: Path) -> None:
-    """Neither statement reads the whole table."""
-    store.insert(a_creation())
-    search = "SEARCH idempotency_keys USING PRIMARY KEY (client=? AND key=?)"
-    assert [row[3] for row in rows(path, f"EXPLAIN QUERY PLAN {_keys._SELECT.replace('?', '0')}")] == [search]
-    assert [row[3] for row in rows(path, f"EXPLAIN QUERY PLAN {_keys._SWEEP.replace('?', '0')}")] == [
-        search,
-        "LIST SUBQUERY 1",
-        "SEARCH idempotency_keys USING COVERING INDEX idempotency_keys_to_sweep (until<?)",
-    ]
-
-
 @pytest.mark.parametrize("change", ["fingerprint = 'x'", "payment_id = 'x'", f"until = {10**18}"])
 def test_row_with_an_invalid_value_is_refused(store: SqliteStore, path: Path, change: str) -> None:
     """Look-up and insert raise `StoreUnusable`. The message names the client and not the key."""
@@ -92,12 +80,3 @@ def test_row_with_an_invalid_value_is_refused(store: SqliteStore, path: Path, ch
         created_under(store, "order-1")
     with pytest.raises(StoreUnusable, match=message):
         store.insert(a_creation(key="order-1"))
-
-
-def test_keys_are_durable(path: Path) -> None:
-    """A store that is opened later knows the keys."""
-    created = a_creation(key="order-1")
-    with SqliteStore(path) as store:
-        store.insert(created)
-    with SqliteStore(path) as store:
-        assert created_under(store, "order-1") == created.keyed

@@ -9,8 +9,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,9 @@ import pytest
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.payment import IncomingPayment, PaymentId
 from incoming_payments.errors import ConfigurationError, PaymentNotFound, StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _engine, _rows
+from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _engine
 from incoming_payments.stores.sqlite._rows import Rows
-from incoming_payments.testing import NOW, a_creation
+from incoming_payments.testing import a_creation
 from incoming_payments.testing.steps import create, credit
 from kits.sqlite_jobs import busy_writer, writers
 
@@ -94,40 +92,6 @@ def test_relative_path_is_resolved_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "payments.db").is_file()
 
 
-def test_closed_store_refuses_every_call(path: Path) -> None:
-    """Every method raises `StoreUnusable`. Only `close` may be called again."""
-    store = SqliteStore(path)
-    id = create(store)
-    store.close()
-    store.close()
-
-    created = a_creation()
-    for call in (
-        lambda: store.insert(created),
-        lambda: store.load(id),
-        lambda: store.events(id),
-        lambda: store.find_expired(NOW, 1),
-        lambda: credit(store, id, "wire-1", 1),
-    ):
-        with pytest.raises(StoreUnusable, match="closed"):
-            call()
-
-
-def test_closed_async_store_refuses_every_call(path: Path) -> None:
-    """Reads and writes raise `StoreUnusable`."""
-
-    async def scenario() -> None:
-        async with AsyncSqliteStore(path) as store:
-            pass
-        await store.close()
-        with pytest.raises(StoreUnusable, match="closed"):
-            await store.find_expired(NOW, 1)
-        with pytest.raises(StoreUnusable, match="closed"):
-            await store.insert(a_creation())
-
-    asyncio.run(scenario())
-
-
 def test_close_finishes_queued_updates(path: Path) -> None:
     """Every waiting caller gets an answer."""
     store = SqliteStore(path)
@@ -166,21 +130,6 @@ def test_failed_thread_start_is_temporary(store: SqliteStore, monkeypatch: pytes
         with pytest.raises(StoreUnavailable, match=r"^the thread that writes could not be started \(can't start new"):
             create(store)
     create(store)
-
-
-def test_threads_have_names(path: Path) -> None:
-    """An operator finds them in a dump of all stacks. The one that writes does not keep the process from ending."""
-
-    async def scenario() -> None:
-        async with AsyncSqliteStore(path) as store:
-            created = a_creation()
-            await store.insert(created)
-            await store.load(created.answer.id)
-            threads = {thread.name: thread for thread in threading.enumerate()}
-            assert threads["incoming-payments-write"].daemon
-            assert "incoming-payments-read_0" in threads
-
-    asyncio.run(scenario())
 
 
 def test_concurrent_reads_of_tasks_are_limited(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,29 +202,6 @@ def test_failed_read_breaks_no_later_one(store: SqliteStore, monkeypatch: pytest
             connection.execute("SELECT 1")
 
 
-@pytest.mark.parametrize("is_open", [True, False])
-def test_reader_beyond_the_limit_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool) -> None:
-    """A connection is closed after its read when enough others are idle, or when the store was closed meanwhile."""
-    monkeypatch.setattr(_engine, "STORE_READERS_MAX", 1)
-    connections: list[sqlite3.Connection] = []
-    read = Rows.events
-
-    def read_and_call(rows: Rows, id: PaymentId) -> Sequence[Event]:
-        connections.append(rows.connection)
-        events = read(rows, id)
-        if is_open:
-            store.load(id)  # on another connection, which stays open
-        else:
-            store.close()
-        return events
-
-    monkeypatch.setattr(Rows, "events", read_and_call)
-    with SqliteStore(path) as store:
-        store.events(create(store))
-        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-            connections[0].execute("SELECT 1")
-
-
 def test_lock_stays_while_a_closed_store_still_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another store that took the lock for its own would drop the locks of that read."""
     read = Rows.events
@@ -298,14 +224,6 @@ def test_lock_stays_while_a_closed_store_still_reads(path: Path, monkeypatch: py
     store = SqliteStore(path)
     assert len(store.events(create(store))) == 1
     assert (locked, is_locked()) == ([True], False)
-
-
-def test_sweep_uses_its_index(store: SqliteStore, path: Path) -> None:
-    """The sweep reads the expired payments only, and not the whole table."""
-    with closing(sqlite3.connect(path)) as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {_rows._SELECT_EXPIRED}", (0, 0)).fetchall()
-    assert [row[3] for row in plan] == ["SEARCH payments USING COVERING INDEX payments_to_sweep (sweep_at<?)"]
-    assert list(store.find_expired(NOW + timedelta(days=1), 5)) == []
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes need POSIX")

@@ -13,11 +13,10 @@ import pytest
 
 from incoming_payments.domain.payment import IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentNotFound, StoreStopped, StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _slow_reads
+from incoming_payments.stores.sqlite import AsyncSqliteStore, _slow_reads
 from incoming_payments.stores.sqlite._rows import Rows
-from incoming_payments.stores.sqlite._slow_reads import SlowReads
 from incoming_payments.testing import a_creation
-from incoming_payments.testing.steps import create, together
+from incoming_payments.testing.steps import together
 from kits.sqlite_jobs import busy_writer, edit, fork
 
 LOADER = "incoming-payments-read"
@@ -99,49 +98,6 @@ def test_load_of_a_busy_file_waits_in_another_thread(
 
     asyncio.run(scenario())
     assert names == ["MainThread", *[LOADER] * (3 if busy_s else 1)]
-
-
-def test_load_after_slow_loads_reads_in_another_thread(
-    path: Path, monkeypatch: pytest.MonkeyPatch, threads: list[str]
-) -> None:
-    """The loop does not wait for the next read of a slow disk."""
-
-    async def scenario() -> None:
-        async with AsyncSqliteStore(path) as store:
-            id = await opened(store)
-            monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S_MIN", 0.0)
-            monkeypatch.setattr(_slow_reads, "STORE_SLOW_READS_S_MAX", 0.0)
-            monkeypatch.setattr(_slow_reads, "STORE_SLOW_READS_SHARE_MAX", 1e-9)
-            for _ in range(3):
-                await store.load(id)
-
-    asyncio.run(scenario())
-    assert threads == [LOADER, "MainThread", LOADER, LOADER]
-
-
-@pytest.mark.parametrize(
-    ("milliseconds", "pause_s"),
-    [
-        pytest.param([], 0.0, id="no read"),
-        pytest.param([0.5] * 99, 0.0, id="no slow read"),
-        pytest.param([9.0] * 4, 0.0, id="slow reads below the limit"),
-        pytest.param([10.0] * 5, 0.1, id="slow reads beyond the limit"),
-        pytest.param([1000.0], 9.6, id="a disk that did not answer for a second"),
-        pytest.param([1000.0, 0.5], 9.6, id="a fast read ends no pause"),
-    ],
-)
-def test_slow_reads_pause_the_reads_of_the_loop(
-    milliseconds: list[float], pause_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slow reads may take 40 ms at once and a tenth of the time. The next read has to wait for `pause_s`."""
-    monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S_MIN", 0.001)
-    monkeypatch.setattr(_slow_reads, "STORE_SLOW_READS_S_MAX", 0.04)
-    monkeypatch.setattr(_slow_reads, "STORE_SLOW_READS_SHARE_MAX", 0.1)
-    slow = SlowReads()
-    for each in milliseconds:
-        slow.add(100.0 - each / 1000, 100.0)
-    assert slow.may_read(100.0 + pause_s + 1e-6)
-    assert slow.may_read(100.0 + pause_s - 1e-6) is (pause_s == 0)
 
 
 def test_store_on_a_slow_disk_does_not_stop_the_loop_for_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,14 +274,3 @@ def test_failed_read_of_the_loop_closes_its_connection(
     asyncio.run(scenario())
     assert threads == [LOADER, "MainThread", LOADER]
     assert is_closed(connections[0])
-
-
-def test_backup_leaves_a_connection_that_does_not_wait(
-    path: Path, tmp_path: Path, connections: list[sqlite3.Connection]
-) -> None:
-    """A backup waits for a lock, and a loop that reads on its connection later does not."""
-    with SqliteStore(path) as store:
-        id = create(store)
-        store.backup(tmp_path / "copy.db")
-        store.load(id)
-        assert connections[0].execute("PRAGMA busy_timeout").fetchone() == (0,)

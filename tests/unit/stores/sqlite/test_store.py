@@ -1,6 +1,5 @@
 """The contract suites against the SQLite stores, and their durability and nonces."""
 
-import asyncio
 import gc
 import re
 import sqlite3
@@ -12,25 +11,14 @@ from typing import Any
 import pytest
 
 from incoming_payments.domain.payment import PaymentId
-from incoming_payments.errors import (
-    BrokenDecision,
-    ClockBehind,
-    InvalidValue,
-    PaymentExists,
-    PaymentNotFound,
-)
+from incoming_payments.errors import BrokenDecision, ClockBehind, InvalidValue, PaymentExists, PaymentNotFound
 from incoming_payments.limits import STORE_LOG_KEPT_BYTES_MAX
 from incoming_payments.ports import Nonces, PaymentStore
-from incoming_payments.stores.sqlite import (
-    AsyncSqliteNonces,
-    AsyncSqliteStore,
-    SqliteNonces,
-    SqliteStore,
-)
+from incoming_payments.stores.sqlite import AsyncSqliteNonces, AsyncSqliteStore, SqliteNonces, SqliteStore
 from incoming_payments.testing import NOW, SyncNonces, SyncView, a_creation
 from incoming_payments.testing.contract import StoreContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
-from incoming_payments.testing.steps import create, credit
+from incoming_payments.testing.steps import create
 from kits.breakable_sqlite import BreakableSqlite
 from kits.sqlite_jobs import edit
 
@@ -116,30 +104,6 @@ class TestAsyncSqliteNonces(NonceContract):
 # --- durability ---
 
 
-def test_acknowledged_data_survives_reopening(path: Path) -> None:
-    """A second store on the file finds the payment, its credits and its events."""
-    with SqliteStore(path) as store:
-        id = create(store)
-        first = credit(store, id, "wire-1", 300)
-        before = store.load(id), list(store.events(id))
-
-    with SqliteStore(path) as store:
-        assert before == (store.load(id), list(store.events(id)))
-        assert first == credit(store, id, "wire-1", 300)
-
-
-def test_answered_update_is_committed(store: SqliteStore, path: Path) -> None:
-    """Another connection sees each update after its answer. Amounts are decimal text, which an auditor can read."""
-    id = create(store)
-    connection = sqlite3.connect(path)
-    for number in range(1, 4):
-        credit(store, id, f"wire-{number}", 2**62)
-
-        row = connection.execute("SELECT received_amount FROM payments WHERE id = ?", (id,)).fetchone()
-        assert row == (str(number * 2**62),)
-    connection.close()
-
-
 def test_writer_syncs_every_commit(store: SqliteStore) -> None:
     """The writer has `synchronous` FULL (2) and a write-ahead log. Readers cannot write."""
     file = store._engine._file
@@ -180,17 +144,6 @@ def test_negative_limit_finds_no_payment(store: SqliteStore) -> None:
     assert list(store.find_expired(NOW + timedelta(days=1), -1)) == []
 
 
-def test_updates_of_other_stores_are_seen(store: SqliteStore, path: Path) -> None:
-    """A store keeps nothing of an earlier update."""
-    id = create(store)
-    credit(store, id, "wire-1", 1)
-    with SqliteStore(path) as other:
-        for number in range(2, 6):
-            one = store if number % 2 else other
-            assert credit(one, id, f"wire-{number}", 1).received.value == number
-            assert store.load(id) == other.load(id)
-
-
 def test_database_constraint_refuses_a_row(store: SqliteStore, path: Path) -> None:
     """Defence in depth: the database refuses a row that the guard has accepted, and nothing is written."""
     created = a_creation()
@@ -207,32 +160,12 @@ def test_database_constraint_refuses_a_row(store: SqliteStore, path: Path) -> No
 UNTIL = NOW + timedelta(seconds=300)
 
 
-def test_nonces_are_durable_and_shared(path: Path) -> None:
-    """Every store on the file knows the nonces of all others, also after all were closed."""
-    with SqliteStore(path) as one, SqliteStore(path) as other:
-        assert one.nonces.use(KEYS[0], UNTIL, NOW)
-        assert not other.nonces.use(KEYS[0], UNTIL, NOW)
-        assert other.nonces.use(KEYS[1], UNTIL, NOW)
-    with SqliteStore(path) as store:
-        assert [store.nonces.use(key, UNTIL, NOW) for key in KEYS[:3]] == [False, False, True]
-
-
 def test_nonces_keep_their_store_open(path: Path) -> None:
     """The nonces work while they are the only reference to the store."""
     nonces = SqliteStore(path).nonces
     gc.collect()
     assert nonces.use(KEYS[0], UNTIL, NOW)
     nonces._store.close()
-
-
-def test_async_nonce_is_used_once(path: Path) -> None:
-    """Exactly one of five concurrent calls is the first use."""
-
-    async def scenario() -> list[bool]:
-        async with AsyncSqliteStore(path) as store:
-            return await asyncio.gather(*[store.nonces.use(KEYS[0], UNTIL, NOW) for _ in range(5)])
-
-    assert sorted(asyncio.run(scenario())) == [False] * 4 + [True]
 
 
 def test_way_back_after_a_clock_that_was_ahead(store: SqliteStore, path: Path) -> None:
