@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -352,12 +353,42 @@ def test_store_stops_when_a_process_was_killed_in_a_sync_that_an_earlier_checkpo
     with SqliteStore(path, on_stop=stops.append) as store:
         create(store)
         log = beside(path, "wal").read_bytes()
-        with beside(path, "lock").open("r+b") as lock:
-            lock.seek(-1, os.SEEK_END)
-            lock.write(b"\2")
+        leave_a_sync(path)
     [stop] = stops
     assert "a process was killed while it brought the database to the disk" in stop.description
     assert beside(path, "wal").read_bytes() == log
+
+
+def leave_a_sync(path: Path, state: bytes = b"\2") -> None:
+    """Note in the lock file that a checkpoint has begun which syncs what an earlier one has copied."""
+    with beside(path, "lock").open("r+b") as lock:
+        lock.seek(-1, os.SEEK_END)
+        lock.write(state)
+
+
+def test_nothing_is_answered_after_a_process_was_killed_in_such_a_sync(path: Path) -> None:
+    """The database may lack pages, although the index of the log shows them as copied."""
+    with SqliteStore(path) as store:
+        id = create(store)
+        credit(store, id, "wire-1", 1)
+        leave_a_sync(path)
+        with pytest.raises(StoreStopped, match="a process was killed while it brought the database to the disk"):
+            store.load(id)
+        assert refuses_everything(store, id)
+
+
+def test_reads_wait_for_the_end_of_such_a_sync(path: Path) -> None:
+    """Another process makes the checkpoint. Its sync may still fail."""
+    with SqliteStore(path) as store, ThreadPoolExecutor(1) as pool:
+        id = create(store)
+        with beside(path, "wal").open("rb") as log:
+            fcntl.flock(log, fcntl.LOCK_EX)
+            leave_a_sync(path)
+            answer = pool.submit(store.load, id)
+            with pytest.raises(TimeoutError):
+                answer.result(0.2)
+            leave_a_sync(path, b"\1")
+        assert answer.result(30).id == id
 
 
 def test_store_opens_beside_a_program_that_kept_a_checkpoint_from_its_end(path: Path) -> None:
@@ -385,9 +416,7 @@ def test_store_opens_beside_a_program_that_kept_a_checkpoint_from_its_end(path: 
 def test_store_does_not_open_while_another_program_keeps_sqlite_from_recovering(path: Path) -> None:
     """A process was killed in a checkpoint. The program keeps the index of the log, so SQLite copies only the rest."""
     leave_a_log(path)
-    with beside(path, "lock").open("r+b") as lock:
-        lock.seek(-1, os.SEEK_END)
-        lock.write(b"\2")
+    leave_a_sync(path)
     script = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT 1 FROM payments'); print(); input()"
     )
@@ -405,9 +434,7 @@ def test_store_does_not_open_while_another_program_keeps_sqlite_from_recovering(
 def test_index_that_cannot_be_opened_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user has left it. The message does not blame the lock file."""
     leave_a_log(path)
-    with beside(path, "lock").open("r+b") as lock:
-        lock.seek(-1, os.SEEK_END)
-        lock.write(b"\2")
+    leave_a_sync(path)
     real = os.open
 
     def open_fails(name: str, *arguments: Any) -> int:
@@ -880,9 +907,7 @@ with SqliteStore(path) as store:
 def test_process_that_opens_the_store_after_a_failure_keeps_the_locks_of_sqlite(path: Path) -> None:
     """The failed attempt has left no connection open. Other programs do not take the index of the log for unused."""
     id = leave_a_log(path)
-    with beside(path, "lock").open("r+b") as lock:
-        lock.seek(-1, os.SEEK_END)
-        lock.write(b"\2")
+    leave_a_sync(path)
     done = subprocess.run([sys.executable, "-c", RETRY, str(path), id], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
