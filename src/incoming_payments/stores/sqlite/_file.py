@@ -19,7 +19,13 @@ from incoming_payments.stores.sqlite._checkpoint import Copied, copy_log, empty_
 from incoming_payments.stores.sqlite._database_id import UNKNOWN, ensure_id, has_id
 from incoming_payments.stores.sqlite._errors import explain, is_busy
 from incoming_payments.stores.sqlite._log_watch import LogWatch
-from incoming_payments.stores.sqlite._opening import log_failure, require_database, rewrite_log, take_lock
+from incoming_payments.stores.sqlite._opening import (
+    log_failure,
+    one_at_a_time,
+    require_database,
+    rewrite_log,
+    take_lock,
+)
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, PARTS, STATEMENTS, VERSION
 from incoming_payments.stores.sqlite._second_name import refuse_second_names
 from incoming_payments.stores.sqlite._watch import FileWatch, OnStop
@@ -205,7 +211,7 @@ class DatabaseFile:
 
     def _restored(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         """Open the connections that this process keeps open, bring the log to the disk, and create the tables."""
-        with contextlib.ExitStack() as on_failure:
+        with one_at_a_time(self.watch, patience_s=self._busy_s), contextlib.ExitStack() as on_failure:
             guard = self._open("ro")
             on_failure.callback(self.disconnect, guard)
             if os.path.exists(self.watch.log_path):

@@ -5,6 +5,7 @@
   such data: it died before the end of its sync, or it has got the error of the sync, so that the next sync succeeds.
   The store holds SQLite's write lock during this, because other processes, also without this library, may write to the
   database too.
+- Only one process at a time does this: see `one_at_a_time`.
 - From then on each process keeps a connection open. While one is open, SQLite does not recover the log, and shows no
   commit whose sync has not succeeded. The store closes that connection before a fork, and at its own end.
 - After a stop, or after an unfinished checkpoint, SQLite has to recover the log: then it copies the whole log again. It
@@ -15,6 +16,7 @@ import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from incoming_payments.errors import StoreStopped, StoreUnavailable, StoreUnusable
@@ -164,6 +166,32 @@ def require_database(watch: FileWatch) -> None:
         f"renamed; otherwise restore it from a backup. To begin with an empty one, move {watch.lock.path} and "
         f"{watch.log_path} away, and keep the latter, because it may hold payments"
     )
+
+
+@contextlib.contextmanager
+def one_at_a_time(watch: FileWatch, *, patience_s: float) -> Iterator[None]:
+    """Let no other process bring a log in this directory to the disk meanwhile.
+
+    SQLite may recover a commit that is not on the disk. If this process is killed in the sync, the log may lose that
+    commit. Another process that was connected by then would not notice, because the index of the log has the commit.
+
+    Raises `StoreUnavailable` after `patience_s` seconds.
+    """
+    directory = os.open(watch.directory, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    text = f"another process is still opening {watch.path}: repeat the call"
+                    raise StoreUnavailable(text) from None
+            time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(directory)
 
 
 def rewrite_log(watch: FileWatch) -> None:

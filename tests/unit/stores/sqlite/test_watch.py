@@ -265,6 +265,23 @@ def test_new_store_waits_for_the_lock(path: Path) -> None:
         os.close(descriptor)
 
 
+def test_only_one_process_at_a_time_brings_the_log_to_the_disk(path: Path) -> None:
+    """If it is killed in the sync, no other process has taken over what it has recovered."""
+    id = leave_a_log(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)  # as the other process does
+        with pytest.raises(StoreUnavailable, match="still opening"):
+            SqliteStore(path, busy_s=0.01)
+        release = threading.Timer(0.05, fcntl.flock, (directory, fcntl.LOCK_UN))
+        release.start()
+        with SqliteStore(path) as store:
+            assert store.load(id).received.value == 1
+        release.join()
+    finally:
+        os.close(directory)
+
+
 def test_file_system_without_locks_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says to use a local disk."""
 
