@@ -43,7 +43,9 @@ try:
     from hypothesis import HealthCheck, settings
     from hypothesis.stateful import run_state_machine_as_test
 except ImportError as error:
-    raise ImportError("the store contract suite needs pytest and Hypothesis: pip install pytest hypothesis") from error
+    raise ImportError(
+        "the store contract suite needs pytest and Hypothesis: pip install 'incoming-payments[testing]'"
+    ) from error
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Asset

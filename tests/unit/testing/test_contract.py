@@ -161,7 +161,7 @@ def test_make_store_must_be_overridden(tmp_path: Path) -> None:
 
 
 def test_only_the_contract_suites_need_test_libraries() -> None:
-    """The package works without pytest and Hypothesis. Importing a contract suite names the libraries to install."""
+    """The package works without pytest and Hypothesis. Importing a contract suite names the extra to install."""
     script = """
 import sys
 sys.modules["pytest"] = sys.modules["hypothesis"] = None
@@ -175,6 +175,6 @@ for module in ("contract", "nonces"):
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stderr) == (0, "")
     assert [line.rpartition(": ")[2] for line in run.stdout.splitlines()] == [
-        "pip install pytest hypothesis",
-        "pip install pytest",
+        "pip install 'incoming-payments[testing]'",
+        "pip install 'incoming-payments[testing]'",
     ]

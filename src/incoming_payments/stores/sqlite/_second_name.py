@@ -21,7 +21,8 @@ def refuse_second_names(paths: Iterable[str]) -> None:
             if (links := os.stat(path).st_nlink) > 1:
                 raise StoreUnusable(
                     f"{path} has {links} names (hard links), and a program that uses another name loses payments: "
-                    f'remove the others, which "find DIRECTORY -samefile {path}" lists, or copy the file to a new one'
+                    f'end every program that uses it, and remove the others, which "find DIRECTORY -samefile {path}" '
+                    "lists; but if another name has a log (-wal) beside it, use that name and remove this one"
                 )
         if path in mounted:
             raise StoreUnusable(

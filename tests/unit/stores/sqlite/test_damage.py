@@ -33,6 +33,19 @@ def test_file_with_two_hard_links_is_refused(path: Path, ending: str) -> None:
     SqliteStore(path).close()
 
 
+def test_name_without_the_log_is_the_one_to_remove(path: Path) -> None:
+    """The log is beside the other name, and holds credits. The message tells the operator to use that name."""
+    id = leave_a_log(path)
+    second = path.with_name("second.sqlite3")
+    os.link(path, second)
+    with pytest.raises(StoreUnusable, match=r"another name has a log \(-wal\) beside it, use that name") as caught:
+        SqliteStore(second)
+    assert "copy" not in str(caught.value)
+    second.unlink()
+    with SqliteStore(path) as store:
+        assert store.load(id).received.value == 1
+
+
 @pytest.mark.parametrize("name", ["payments.db", "my payments.db"])
 def test_file_that_is_mounted_alone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The list of mounts writes a space as an octal number."""
