@@ -60,9 +60,9 @@ def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> 
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process; SQLite does not use this lock
         except BlockingIOError:
             raise AnotherCopies("another process copies the log into the database") from None
-        if watch.is_open:
-            watch.check_mark()  # now: the mark of a store that stops removes the state of the checkpoints
         before, after = watch.lock.checkpoints(), Checkpoints.COPIED
+        if watch.is_open:
+            watch.check_mark()  # after the state of the checkpoints, which the mark of a store that stops removes
         if before is Checkpoints.SYNCING:
             raise watch.stop(KILLED_IN_SYNC)
         if before is Checkpoints.COPIED and mode == "TRUNCATE":
