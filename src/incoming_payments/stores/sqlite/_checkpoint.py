@@ -67,13 +67,16 @@ def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> 
             raise watch.stop(KILLED_IN_SYNC)
         if before is Checkpoints.COPIED and mode == "TRUNCATE":
             return Copied(0, is_all=False)
-        watch.lock.write_checkpoints(Checkpoints.COPIED if before is Checkpoints.SYNCED else Checkpoints.SYNCING)
+        during = Checkpoints.COPIED if before is Checkpoints.SYNCED else Checkpoints.SYNCING
+        watch.lock.write_checkpoints(during)
         try:
             busy, frames, copied = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
             if not busy and frames == copied:
                 after = Checkpoints.SYNCED
         except sqlite3.Error as error:
+            after = during  # an interrupt may end the next call before it has stopped the store
             explain(error, watch)
+            after = Checkpoints.COPIED
             raise
         finally:
             if not watch.is_stopped:  # otherwise the sync has failed, and the state must show it

@@ -436,6 +436,25 @@ def test_stop_is_noticed_until_the_last_look_before_an_answer(path: Path, monkey
             store.load(id)
 
 
+def test_interrupt_does_not_hide_that_such_a_sync_has_failed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when a store is closed, before the store can tell the others that its sync has failed."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with SqliteStore(path) as reading:
+        ending = SqliteStore(path)
+        id = create(ending)
+        leave_a_sync(path, b"\1")
+        with monkeypatch.context() as patch:
+            fail_on(patch, "PRAGMA wal_checkpoint", sqlite3.SQLITE_IOERR_FSYNC)
+            patch.setattr(os, "ftruncate", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                ending.close()
+        with pytest.raises(StoreStopped):
+            reading.load(id)
+
+
 def test_store_opens_beside_a_program_that_kept_a_checkpoint_from_its_end(path: Path) -> None:
     """The program reads an older state, and stays connected. No sync has failed, so the store need not wait for it."""
     script = (
