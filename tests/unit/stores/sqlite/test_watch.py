@@ -436,6 +436,24 @@ def test_stop_is_noticed_until_the_last_look_before_an_answer(path: Path, monkey
             store.load(id)
 
 
+def test_backup_of_pages_that_may_be_lost_gets_no_name(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process is killed in such a sync while the backup is made. Nobody may take the copy for a good one."""
+    fsync = os.fsync
+
+    def sync_after_the_kill(descriptor: int) -> None:
+        leave_a_sync(path)
+        fsync(descriptor)
+
+    with SqliteStore(path) as store:
+        create(store)
+        monkeypatch.setattr(os, "fsync", sync_after_the_kill)
+        with pytest.raises(StoreStopped):
+            store.backup(tmp_path / "backup.db")
+    assert not list(tmp_path.glob("backup*"))
+
+
 def test_interrupt_does_not_hide_that_such_a_sync_has_failed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes when a store is closed, before the store can tell the others that its sync has failed."""
 
