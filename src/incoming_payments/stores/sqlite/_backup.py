@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
@@ -18,8 +19,11 @@ _TABLES: Final = ("payments", "credits", "events", "idempotency_keys", "nonces")
 _OWN_SUFFIXES: Final = ("-journal", "-wal", "-shm", "-lock", ".partial")
 
 
-def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
-    """Copy the database of `source` to the new file `target`, sync it, and read it back. Raises `BackupFailed`."""
+def back_up(source: sqlite3.Connection, target: str | os.PathLike[str], check_answer: Callable[[], None]) -> None:
+    """Copy the database of `source` to the new file `target`, sync it, and read it back.
+
+    Raises `BackupFailed`, and the error of `check_answer` if the database may have lacked pages.
+    """
     path = _checked_path(target)
     partial = path.with_name(f"{path.name}.partial")
     database = file_of(source)
@@ -39,6 +43,7 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str]) -> None:
         expected = _copy(source, partial)
         _sync(partial)
         _verify(partial, expected)
+        check_answer()  # before the backup has its name
         # `link` refuses to replace a file that another program has created meanwhile.
         os.link(partial, path)
         try:

@@ -60,20 +60,23 @@ def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> 
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process; SQLite does not use this lock
         except BlockingIOError:
             raise AnotherCopies("another process copies the log into the database") from None
-        if watch.is_open:
-            watch.check_mark()  # now: the mark of a store that stops removes the state of the checkpoints
         before, after = watch.lock.checkpoints(), Checkpoints.COPIED
+        if watch.is_open:
+            watch.check_mark()  # after the state of the checkpoints, which the mark of a store that stops removes
         if before is Checkpoints.SYNCING:
             raise watch.stop(KILLED_IN_SYNC)
         if before is Checkpoints.COPIED and mode == "TRUNCATE":
             return Copied(0, is_all=False)
-        watch.lock.write_checkpoints(Checkpoints.COPIED if before is Checkpoints.SYNCED else Checkpoints.SYNCING)
+        during = Checkpoints.COPIED if before is Checkpoints.SYNCED else Checkpoints.SYNCING
+        watch.lock.write_checkpoints(during)
         try:
             busy, frames, copied = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
             if not busy and frames == copied:
                 after = Checkpoints.SYNCED
         except sqlite3.Error as error:
+            after = during  # an interrupt may end the next call before it has stopped the store
             explain(error, watch)
+            after = Checkpoints.COPIED
             raise
         finally:
             if not watch.is_stopped:  # otherwise the sync has failed, and the state must show it

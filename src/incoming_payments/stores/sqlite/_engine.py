@@ -119,7 +119,7 @@ class Engine:
             self._file.watch.check()
             rows = rows or Rows(self._file.connect_reader())
             answer = query(rows)
-            self._file.watch.check_answer()
+            self.check_answer()
         except IncomingPaymentsError:
             self._end_reading(rows)
             raise
@@ -130,6 +130,10 @@ class Engine:
             raise
         self._end_reading(rows)
         return answer
+
+    def check_answer(self) -> None:
+        """Raise `StoreStopped` when what was read from the database may be older than what is on the disk."""
+        self._file.watch.check_answer()
 
     def read_elsewhere(self, query: Callable[[Rows], T]) -> "Future[T]":
         """Run `read` in another thread. Raises `StoreUnusable` when the store is closed."""

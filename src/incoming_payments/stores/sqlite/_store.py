@@ -138,7 +138,7 @@ class SqliteStore(_Store):
         lost without an error. Raises `BackupFailed`, and leaves no file at `target`, when `target` exists or cannot
         be written, or when the copy reads back with other content.
         """
-        self._engine.read(lambda rows: back_up(rows.connection, target))
+        self._engine.read(lambda rows: back_up(rows.connection, target, self._engine.check_answer))
 
     def close(self) -> None:
         """Finish the queued updates and close the file. Afterwards every call but `close` raises `StoreUnusable`."""
@@ -205,7 +205,7 @@ class AsyncSqliteStore(_Store):
 
     async def backup(self, target: str | os.PathLike[str]) -> None:
         """As `SqliteStore.backup`, in another thread."""
-        await self._read(lambda rows: back_up(rows.connection, target))
+        await self._read(lambda rows: back_up(rows.connection, target, self._engine.check_answer))
 
     async def close(self) -> None:
         """As `SqliteStore.close`."""

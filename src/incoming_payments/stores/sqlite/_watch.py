@@ -124,12 +124,14 @@ class FileWatch:
         its process has stopped or was killed, the answer is refused. No thread calls this in the middle of its own
         checkpoint.
         """
+        state = self.lock.checkpoints()  # first: the mark of a store that stops removes it
         self.check_mark()
-        if self.lock.checkpoints() is Checkpoints.SYNCING:
+        if state is Checkpoints.SYNCING:
             with open(self.log_path, "rb", buffering=0) as log:
                 fcntl.flock(log, fcntl.LOCK_SH)  # the process that makes the checkpoint has the lock until its end
+                state = self.lock.checkpoints()  # before the lock is released, and another checkpoint can begin
             self.check_mark()
-            if self.lock.checkpoints() is Checkpoints.SYNCING:
+            if state is Checkpoints.SYNCING:
                 raise self.stop(KILLED_IN_SYNC)
 
     def check(self) -> None:

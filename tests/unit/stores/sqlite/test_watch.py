@@ -408,6 +408,88 @@ def test_reads_wait_for_the_end_of_such_a_sync(path: Path) -> None:
         assert answer.result(30).id == id
 
 
+def test_store_does_not_stop_when_such_syncs_follow_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read takes no sync that has just begun for one whose process was killed."""
+    pread = os.pread
+
+    def look_in_a_sync(*arguments: Any) -> bytes:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # the read keeps the next sync from its begin
+            return pread(*arguments)
+        leave_a_sync(path)
+        try:
+            return pread(*arguments)
+        finally:
+            leave_a_sync(path, b"\1")
+            fcntl.flock(log, fcntl.LOCK_UN)
+
+    with SqliteStore(path) as store:
+        id = create(store)
+        with beside(path, "wal").open("rb") as log, monkeypatch.context() as patch:
+            patch.setattr(os, "pread", look_in_a_sync)
+            assert store.load(id).id == id
+
+
+def test_stop_is_noticed_until_the_last_look_before_an_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sync of another process fails while this one reads. The mark of the stop removes the state of the sync."""
+    looks: list[object] = []
+    stop_at = 0
+    pread = os.pread
+
+    def look(*arguments: Any) -> bytes:
+        looks.append(arguments)
+        if len(looks) == stop_at:
+            os.truncate(beside(path, "lock"), 1)
+        return pread(*arguments)
+
+    with SqliteStore(path) as store:
+        id = create(store)
+        store.load(id)
+        monkeypatch.setattr(os, "pread", look)
+        store.load(id)
+        stop_at = 2 * len(looks)
+        with pytest.raises(StoreStopped, match="a store in another process"):
+            store.load(id)
+
+
+def test_backup_of_pages_that_may_be_lost_gets_no_name(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process is killed in such a sync while the backup is made. Nobody may take the copy for a good one."""
+    fsync = os.fsync
+
+    def sync_after_the_kill(descriptor: int) -> None:
+        leave_a_sync(path)
+        fsync(descriptor)
+
+    with SqliteStore(path) as store:
+        create(store)
+        monkeypatch.setattr(os, "fsync", sync_after_the_kill)
+        with pytest.raises(StoreStopped):
+            store.backup(tmp_path / "backup.db")
+    assert not list(tmp_path.glob("backup*"))
+
+
+def test_interrupt_does_not_hide_that_such_a_sync_has_failed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when a store is closed, before the store can tell the others that its sync has failed."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with SqliteStore(path) as reading:
+        ending = SqliteStore(path)
+        id = create(ending)
+        leave_a_sync(path, b"\1")
+        with monkeypatch.context() as patch:
+            fail_on(patch, "PRAGMA wal_checkpoint", sqlite3.SQLITE_IOERR_FSYNC)
+            patch.setattr(os, "ftruncate", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                ending.close()
+        with pytest.raises(StoreStopped):
+            reading.load(id)
+
+
 def test_store_opens_beside_a_program_that_kept_a_checkpoint_from_its_end(path: Path) -> None:
     """The program reads an older state, and stays connected. No sync has failed, so the store need not wait for it."""
     script = (
