@@ -299,6 +299,18 @@ PROTOCOLS: Final = {
 }  # fmt: skip
 
 
+# Modules whose behaviour another file tests through its public face
+TESTED_BY: Final = {
+    f"{PACKAGE}.flows.machinery.ports": "test_mistakes.py",
+    f"{PACKAGE}.httpsig.fast": "property/test_httpsig.py",
+    f"{PACKAGE}.server.config.setting": "server/config/test_settings.py",
+    f"{PACKAGE}.server.config.tables": "server/config/test_settings.py",
+    f"{PACKAGE}.testing.clock": "flows/test_receive.py",
+    f"{PACKAGE}.testing.machine": "testing/test_contract.py",
+    f"{PACKAGE}.testing.values": "domain/test_lifecycle.py",
+}
+
+
 @pytest.mark.parametrize(
     "module", [name for name in ALL if not name.rpartition(".")[2].startswith("_") and name not in PROTOCOLS]
 )
@@ -306,7 +318,9 @@ def test_every_module_has_its_own_test_file(module: str) -> None:
     """The tests mirror the source. A private module is tested through its public module."""
     package = module.rpartition(".")[0]
     *folder, name = (package if package in TESTED_AS_ONE else module).split(".")[1:]
-    assert TESTS.joinpath(*folder, f"test_{name}.py").is_file()
+    own = "/".join((*folder, f"test_{name}.py"))
+    assert (TESTS / own).is_file() != (module in TESTED_BY)
+    assert (TESTS / TESTED_BY.get(module, own)).is_file()
 
 
 def test_distribution_declares_its_dependencies() -> None:
