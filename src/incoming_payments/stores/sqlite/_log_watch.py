@@ -29,7 +29,11 @@ class LogWatch:
         except FileNotFoundError as error:
             raise files.stop(f"{self._path} was removed while it was open") from error
         self._file = _disk.identity(os.fstat(self._log))
-        self.check_names()
+        try:
+            self.check_names()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the descriptor of the log."""

@@ -20,17 +20,20 @@ import fcntl
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from incoming_payments.errors import StoreStopped
+from incoming_payments.limits import STORE_BUSY_S_MAX
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.stores.sqlite import _disk
 from incoming_payments.stores.sqlite._lock_file import Checkpoints, LockFile, Text
 
 logger = logging.getLogger("incoming_payments.stores.sqlite")
 
+_POLL_S: Final = 0.001
 KILLED_IN_SYNC: Final = "a process was killed while it brought the database to the disk"
 OnStop = Callable[[StoreStopped], object]
 
@@ -121,18 +124,27 @@ class FileWatch:
         """Raise `StoreStopped` when what was read from the database may be older than what is on the disk.
 
         A checkpoint that is in progress may have lost pages that an earlier one has copied: wait until it has ended. If
-        its process has stopped or was killed, the answer is refused. No thread calls this in the middle of its own
-        checkpoint.
+        its process has stopped or was killed, the answer is refused. Raises `BlockingIOError` when the checkpoint takes
+        longer than `limits.STORE_BUSY_S_MAX`. No thread calls this in the middle of its own checkpoint.
         """
+        deadline = time.monotonic() + STORE_BUSY_S_MAX
+        while self._may_lack_pages():
+            with open(self.log_path, "rb", buffering=0) as log:
+                try:
+                    fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)  # its process has the lock until the end
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        raise
+                else:  # look again before another checkpoint can begin
+                    if self._may_lack_pages():
+                        raise self.stop(KILLED_IN_SYNC)
+                    return
+            time.sleep(_POLL_S)
+
+    def _may_lack_pages(self) -> bool:
         state = self.lock.checkpoints()  # first: the mark of a store that stops removes it
         self.check_mark()
-        if state is Checkpoints.SYNCING:
-            with open(self.log_path, "rb", buffering=0) as log:
-                fcntl.flock(log, fcntl.LOCK_SH)  # the process that makes the checkpoint has the lock until its end
-                state = self.lock.checkpoints()  # before the lock is released, and another checkpoint can begin
-            self.check_mark()
-            if state is Checkpoints.SYNCING:
-                raise self.stop(KILLED_IN_SYNC)
+        return state is Checkpoints.SYNCING
 
     def check(self) -> None:
         """Raise `StoreStopped` as the other checks, and when the lock file was removed or replaced.

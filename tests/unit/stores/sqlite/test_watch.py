@@ -21,7 +21,16 @@ import pytest
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId, credit_id
 from incoming_payments.errors import PaymentNotFound, StoreStopped, StoreUnavailable, StoreUnusable
-from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _disk, _file, _log_watch, _opening, _writer
+from incoming_payments.stores.sqlite import (
+    AsyncSqliteStore,
+    SqliteStore,
+    _disk,
+    _file,
+    _log_watch,
+    _opening,
+    _watch,
+    _writer,
+)
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._watch import FileWatch
 from incoming_payments.testing import NOW, crediting
@@ -406,6 +415,20 @@ def test_reads_wait_for_the_end_of_such_a_sync(path: Path) -> None:
                 answer.result(0.2)
             leave_a_sync(path, b"\1")
         assert answer.result(30).id == id
+
+
+def test_read_waits_for_such_a_sync_only_for_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the other process may hang. The call fails, and the store goes on."""
+    monkeypatch.setattr(_watch, "STORE_BUSY_S_MAX", 0.01)
+    with SqliteStore(path) as store:
+        id = create(store)
+        with beside(path, "wal").open("rb") as log:
+            fcntl.flock(log, fcntl.LOCK_EX)
+            leave_a_sync(path)
+            with pytest.raises(StoreUnavailable):
+                store.load(id)
+            leave_a_sync(path, b"\1")
+        assert store.load(id).id == id
 
 
 def test_store_does_not_stop_when_such_syncs_follow_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
