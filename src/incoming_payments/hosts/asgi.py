@@ -173,7 +173,10 @@ def _last_after_upgrade(response: Response, names: Names) -> Response:
 
 
 async def send_fixed(response: Response, scope: Mapping[str, Any], send: Send) -> None:
-    """Send `response` to a request that needs no service. The connection is as safe as after `AsgiApplication`."""
+    """Send `response` to a request that needs no service.
+
+    Close the connection in the cases in which `AsgiApplication` closes it.
+    """
     await _send(_last_after_upgrade(response, dict(scope["headers"])), scope, send)
 
 

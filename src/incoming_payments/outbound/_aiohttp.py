@@ -120,7 +120,7 @@ class AsyncHttpClient:
 
 
 def _total(timeout_s: float) -> aiohttp.ClientTimeout:
-    """Return the limit on the whole exchange. To aiohttp, a total of 0 or less is no limit at all."""
+    """Return the limit on the whole exchange. aiohttp treats a total of 0 or less as no limit."""
     total_s = max(timeout_s, 0.001)
     return aiohttp.ClientTimeout(total=total_s, ceil_threshold=total_s + 1)
 

@@ -160,7 +160,7 @@ class _TimedReader(io.RawIOBase):
 
 
 class _Answer(io.BufferedReader):
-    """The bytes of one answer. If they are anything else, or others follow, the connection carries no other request."""
+    """The bytes of one answer. The connection is closed if these bytes are not exactly one answer."""
 
     raw: _TimedReader
 

@@ -88,7 +88,7 @@ class _Introspector:
         self._url = url
         self._dialect: Dialect = dialect
         self._parse = partial(read_introspection, dialect=dialect, issuer=issuer, audience=audience)
-        # The server was asked, and gave the same bytes as before: that saves 18 us of the 24 us for reading them.
+        # Servers often repeat an answer byte for byte. The cache saves 18 us of the 24 us for reading such an answer.
         self._parse_once = lru_cache(ANSWERS_REMEMBERED_MAX)(self._parse)
         self._server = resource_server or (key and {"key": {"proof": "httpsig", "jwk": key.public_jwk()}})
         self._key = key
@@ -296,8 +296,10 @@ class _Attempt:
         return pause_s
 
     def cancelled(self) -> None:
-        """Record that the caller did not wait for the answer. Else a host with a shorter limit would never get a rest
-        from a server that does not answer."""
+        """Record that the caller did not wait for the answer.
+
+        Without this record, a host with a shorter timeout would never stop calling a server that does not answer.
+        """
         self._breaker.failed(self._begin_s)
 
     def probed(self, answer: HttpAnswer) -> None:

@@ -102,7 +102,7 @@ class IdempotencyContract(StoreHooks):
         assert store.load(second.answer.id) == second.answer
 
     def test_an_old_key_does_not_remove_a_newer_one(self, store: PaymentStore) -> None:
-        """Records that have ended may be removed, a few with each insert. The others stay, each until its own end."""
+        """Each insert may remove a few expired records. All other records stay until they expire."""
         for number in range(10):
             store.insert(a_creation(key=f"short-{number}", kept_s=1))
         long = [a_creation(key=f"long-{number}", kept_s=3600) for number in range(3)]

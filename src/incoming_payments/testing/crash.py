@@ -44,7 +44,7 @@ from incoming_payments.testing._crash_worker import AFTER_ANSWER, WATCHED, Plan,
 from incoming_payments.testing.steps import credit, persistently
 from incoming_payments.testing.values import NOW, a_creation
 
-_SILENCE_S: Final = 120.0  # between two reports of a worker: some milliseconds, and more on a busy machine
+_SILENCE_S: Final = 120.0  # time between two reports of a worker: usually some milliseconds, and more on a busy machine
 _CREDITS_MAX: Final = 40  # credits of a worker that is killed at random
 _KEYS_MAX: Final = 10  # idempotency keys of such a worker
 _CREATORS: Final = 10  # processes that use the same idempotency keys at the same time

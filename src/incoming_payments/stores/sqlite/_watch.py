@@ -49,9 +49,9 @@ class FileWatch:
         self._on_stop = on_stop
         self._database: _disk.Identity | None = None
         self._database_bytes = 0
-        self._index: _disk.Identity | None = None  # while this process has a connection open
+        self._index: _disk.Identity | None = None  # the index of the log while this process has a connection open
         self._why: str | None = None  # the reason why the store has stopped
-        self._guard = threading.Lock()  # of `_why` and `lock`
+        self._guard = threading.Lock()  # the lock for `_why` and `lock`
 
     @property
     def is_stopped(self) -> bool:
@@ -115,7 +115,7 @@ class FileWatch:
         if self._why is not None:
             raise self.refusal()
         if not self.lock.is_in_use():
-            raise self.stop("a store in another process that has the database open has stopped")
+            raise self.stop("another process that uses the database has stopped its store")
 
     def check_answer(self) -> None:
         """Raise `StoreStopped` when what was read from the database may be older than what is on the disk.
@@ -146,8 +146,8 @@ class FileWatch:
     def check_index(self) -> None:
         """Raise `StoreStopped` when the index of the log was removed or replaced while a connection is open.
 
-        A process that opens the database then creates another index. It does not see the locks and the commits of this
-        one, and this one does not see its commits.
+        A process that opens the database then creates another index. Neither process sees the locks and the commits of
+        the other.
         """
         index = None if self._index is None else _disk.stat(self.index_path)
         if self._index is not None and (index is None or _disk.identity(index) != self._index):
