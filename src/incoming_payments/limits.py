@@ -158,7 +158,7 @@ PORT_MAX: Final = 65535  # the largest port of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`: more would only wait for the write lock of their one file
 SHUTDOWN_S_MAX: Final = 15  # seconds for the requests in flight when the server stops: the body, and the store's wait
 WORKER_SILENT_S_MAX: Final = 15  # seconds without a sign of life; a lock on the database may stop an event loop for 5 s
-EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; a sweep that finds none is one read
+EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; an empty sweep is one read
 HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # size of unfinished headers: longer than any that get a typed refusal
 PIPELINED_REQUESTS_MAX: Final = 100  # requests waiting for an earlier response on one connection: a proxy sends one
 LOGGED_PATH_CHARS_MAX: Final = 200  # length of a path in the access log: the path of a payment has about 60
@@ -201,7 +201,7 @@ for _smaller, _larger, _why in (
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep finds payments in one effect and needs one for each"),
     (QUOTA_UNPAID_MAX + 100, FLOW_STEPS_MAX, "a create may load each unpaid payment"),
     (APPROVAL_S_DEFAULT, APPROVAL_S_MAX, "the default bound must be a valid setting"),
-    (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
+    (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command must be small enough to sign"),
     (LOOK_UPS_OF_DOMAIN_MAX, LOOK_UPS_MAX // 2, "one domain must not take all look-ups"),
     (FETCHES_OF_DOMAIN_MAX, FIRST_FETCHES_MAX // 2, "one domain must not take all fetches"),
     (FIRST_FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch needs a connection"),

@@ -94,7 +94,7 @@ def create_payment(
     try:
         client, allowance = yield from authorized(request, query, policy, now, covered=covered)
     except SignatureRefused as refusal:
-        if refusal.details.get("component") == IDEMPOTENCY_KEY:  # the signature lacks nothing else
+        if refusal.details.get("component") == IDEMPOTENCY_KEY:  # only this component is missing
             raise key_not_covered(refusal) from refusal
         raise
     creation = read_create_request(

@@ -146,7 +146,7 @@ class IdempotencyContract(StoreHooks):
         create_at_once([store, other] * (self.threads // 2))
 
     def test_a_reader_sees_a_key_with_its_payment(self, store: PaymentStore, other: PaymentStore) -> None:
-        """One transaction writes key and payment, so another process never sees only one of them."""
+        """One transaction writes key and payment, so another process never sees only one of the two."""
         created = [a_creation(key=f"order-{number}") for number in range(50)]
         finished = threading.Event()
 

@@ -219,7 +219,7 @@ class StreamSender:
             isinstance(answer, Reject) and answer.code[0] in "TR"
         ):  # a temporary error or a timeout: a retry may succeed
             self.lost(packet, now=now, reason=_description(answer))
-        elif self._unanswered.pop(packet.sequence, None) is not None:  # otherwise it was answered or given up before
+        elif self._unanswered.pop(packet.sequence, None) is not None:  # otherwise the answer is a repeat
             self._retry_at.pop(packet.sequence, None)
             if isinstance(answer, Fulfill):
                 self._fulfilled(packet, answer, now)

@@ -78,7 +78,7 @@ class NonceContract:
         self.close_nonces(other)
 
     def test_a_key_is_accepted_once(self, nonces: Nonces) -> None:
-        """It is refused up to and including the time `until`, also with a later `until`. Other keys are independent."""
+        """A used key is refused until `until` has passed, even with a later `until`. Other keys are accepted."""
         until = NOW + timedelta(seconds=300)
 
         assert nonces.use(KEYS[0], until, NOW)
@@ -125,7 +125,7 @@ class NonceContract:
         assert [False] * self.capacity == [nonces.use(key, until, until) for key in KEYS[: self.capacity]]
 
     def test_a_key_that_ends_frees_its_place(self, nonces: Nonces) -> None:
-        """One new key takes its place, and the other keys stay used, in whatever order they were added."""
+        """One new key replaces the expired key. All other keys stay used, in any order of their use."""
         ends = [NOW + timedelta(seconds=seconds) for seconds in (40, 10, 30, 20)]
         for key, until in zip(KEYS, ends, strict=False):
             nonces.use(key, until, NOW)

@@ -252,7 +252,7 @@ def _read_amount(value: object, _: object) -> Amount:
 
 _READER: Final = Converter(detailed_validation=True)
 _read_amount_json: Final = _strict(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_integer)
-# Hooks by member instead of by type: an optional member may be absent, but it must not be null.
+# These hooks are for members and not for types: an optional member may be absent, but it must not be null.
 _read_creation: Final = _strict(
     CreateRequest,
     wallet_address=_read_wallet_address,

@@ -346,7 +346,7 @@ def _component(text: str) -> Component:
     try:
         [read] = parse_signature_input([f"c=({identifier})"]).values()
         [component] = () if read.parameters else read.components
-    except (MalformedField, ValueError):  # a ValueError means more than one
+    except (MalformedField, ValueError):  # a ValueError means more than one component
         how = f"--cover {_shown(text)} is not a component: write it as @query, x-a or 'x-a;bs'"
         raise _wrong("--cover", how) from None
     return component

@@ -228,7 +228,7 @@ def _before_fork() -> None:
     _forking.acquire()
     interrupt: BaseException | None = None
     for engine in list(_engines):
-        _paused.append(engine)  # before the pause, so that the engine continues after the fork even if the pause fails
+        _paused.append(engine)  # listed before the pause: the engine continues after the fork even if the pause fails
         while not engine.is_paused:
             try:
                 engine.before_fork()

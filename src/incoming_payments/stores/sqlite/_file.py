@@ -112,7 +112,7 @@ class DatabaseFile:
         is_copied = False
         if self.watch.is_open:
             with contextlib.suppress(StoreStopped, sqlite3.Error, OSError):
-                self.watch.check()  # first: the path may name another file by now
+                self.watch.check()  # check first: the path may name another file by now
                 with contextlib.closing(self._open("rw")) as other:
                     _set(other, *_SYNCED)
                     # SQLite makes a checkpoint when the last connection is closed, and hides its errors.
@@ -120,7 +120,7 @@ class DatabaseFile:
         self.watch.forget_index()
         for each in (guard, connection) if is_copied else (connection, guard):
             self.disconnect(each)
-        self._held = None  # last: an interrupt must not leave them open, and the call can be repeated
+        self._held = None  # set last, so that an interrupted call can be repeated
 
     def close(self) -> None:
         """Close the connections that this process keeps open, and release the lock."""
@@ -272,7 +272,7 @@ class DatabaseFile:
 
     def _create(self, connection: sqlite3.Connection) -> None:
         """Create the tables in an empty file."""
-        self._version(connection)  # before the file is changed: it may belong to another application
+        self._version(connection)  # check first: the file may belong to another application
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreUnusable(f"the file system of {self.path} cannot hold a write-ahead log (WAL)")

@@ -1,7 +1,7 @@
 """The pages of lists, each by one scan of an index that begins at the place of the page.
 
-The state of a payment is not stored. Its conditions are those of `lifecycle.state_of` on the stored columns: amounts
-are decimal text without leading zeros, so the longer text is the greater amount.
+The state of a payment is not stored. Each query applies the conditions of `lifecycle.state_of` to the stored columns:
+amounts are decimal text without leading zeros, so the longer text is the greater amount.
 """
 
 from collections.abc import Iterator

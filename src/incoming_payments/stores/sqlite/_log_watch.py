@@ -60,7 +60,7 @@ class LogWatch:
         self._last = None
 
     def is_new_committer(self) -> bool:
-        """Return whether this connection has not committed yet, or another one has committed since."""
+        """Return whether this connection has not committed yet, or another connection has committed since."""
         return self._files.is_new_committer(self._tag)
 
     def after_commit(self) -> int:

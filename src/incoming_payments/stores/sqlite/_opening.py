@@ -129,7 +129,7 @@ def _open_alone(watch: FileWatch, database: Database) -> None:
     elif lock.id and not database.has_id(lock.id):
         raise StoreUnusable(
             f"{watch.log_path} belongs to another database than {watch.path}, such as the one before a backup was "
-            "restored: put the database back that it belongs to, because only the log may hold its last payments. "
+            "restored: restore the database of this log, because only the log may hold the last payments. "
             f"If you restored a backup on purpose, move {watch.log_path} away and keep it"
         )
     if is_new:

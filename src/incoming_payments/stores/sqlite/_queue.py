@@ -67,7 +67,7 @@ class Jobs:
     def __init__(self) -> None:
         self._waiting: deque[Job[Any]] = deque()
         self._wake_ups: SimpleQueue[None] = SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None  # it wakes the writer when its turn ends
+        self._loop: asyncio.AbstractEventLoop | None = None  # this loop wakes the writer when its turn ends
         self._is_at_end = False
 
     def put(self, job: Job[Any]) -> None:
@@ -76,13 +76,13 @@ class Jobs:
             raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are waiting already: repeat the call later")
         if job.loop is not None and self._loop is not job.loop:
             job.loop.call_soon(self._end_turn)
-            self._loop = job.loop  # in this order: an interrupt in between must not silence the loop
+            self._loop = job.loop  # set last: after an interrupt before this line, the next job calls `call_soon` again
         self._waiting.append(job)
         if job.loop is None:
             self._wake()
 
     def end(self) -> None:
-        """Let the writer end when it has done the waiting jobs. No job is added after this."""
+        """Let the writer end when it has done the waiting jobs. No job is added after this call."""
         self._is_at_end = True
         self._wake()
 

@@ -69,7 +69,7 @@ STATEMENTS: Final = (
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX idempotency_keys_to_sweep ON idempotency_keys (until)",
-    # Used nonces, each until its signature is stale.
+    # The used nonces. A nonce is kept until its signature is too old.
     "CREATE TABLE nonces (key TEXT PRIMARY KEY NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE INDEX nonces_to_sweep ON nonces (until)",
     # `held` is the number of nonces: counting them takes longer the more there are. Nonces with `until` up to

@@ -74,14 +74,14 @@ class FileWatch:
                 self.lock.close()
 
     def stop(self, why: str) -> StoreStopped:
-        """Stop this store and every other one that has the database open. Returns the error to raise."""
+        """Stop this store and every other store that has the database open. Returns the error to raise."""
         with self._guard:
             if self._why is not None:
                 return self.refusal()
             # If this fails too, the other processes get the same error from the disk.
             with contextlib.suppress(OSError):
                 self.lock.shorten_text(Text.STOPPED)
-            self._why = why  # last, so that a call that an interrupt ended can be repeated
+            self._why = why  # set last, so that an interrupted call can be repeated
         # While the store is opened, the constructor raises the error, and there is no store yet that could stop.
         if self._on_stop is not None and self.is_open:
             try:

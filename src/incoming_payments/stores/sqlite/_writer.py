@@ -186,8 +186,9 @@ class Writer:
     def _empty_log(self, connection: sqlite3.Connection) -> Copied:
         """Copy the rest of the log and empty it.
 
-        While readers overlap, SQLite can write the log from its beginning only if it waits for them. The readers of
-        this process are held back, because a reader that begins at once after another one would keep SQLite out.
+        While readers overlap, SQLite can write the log from the beginning only after a wait for these readers. The
+        readers of this process are held back, because a reader that begins at once after another one would keep SQLite
+        out.
         """
         deadline_s = time.monotonic() + STORE_TRUNCATE_MS_MAX / 1000
         with self._without_reads():
