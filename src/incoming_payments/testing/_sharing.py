@@ -114,7 +114,7 @@ class SharingContract(StoreHooks):
             _attempt(call)  # this call opens a connection
             self.break_store(store, tmp_path)
             _attempt(call)
-        with suppress(StoreUnusable):  # an operator has to repair such a database
+        with suppress(StoreUnusable):  # an operator has to repair the database
             persistently(partial(credit, store, id, "wire-2", 2))
 
         with self.opened_again(store, tmp_path) as other:

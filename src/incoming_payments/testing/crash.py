@@ -46,7 +46,7 @@ from incoming_payments.testing.values import NOW, a_creation
 
 _SILENCE_S: Final = 120.0  # time between two reports of a worker: usually some milliseconds, and more on a busy machine
 _CREDITS_MAX: Final = 40  # credits of a worker that is killed at random
-_KEYS_MAX: Final = 10  # idempotency keys of such a worker
+_KEYS_MAX: Final = 10  # idempotency keys of a worker that is killed at random
 _CREATORS: Final = 10  # processes that use the same idempotency keys at the same time
 _LOG_CHARS_MAX: Final = 4000
 _FAULTS_SHOWN_MAX: Final = 10

@@ -48,7 +48,7 @@ class NonceContract:
     def open_again(self, nonces: Nonces, directory: Path) -> Nonces:
         """Return a new port on the record of `nonces`, as another process would open it.
 
-        `nonces` is the result of `make_nonces(directory)`. The new port must share no lock or cache with it.
+        `nonces` is the result of `make_nonces(directory)`. The new port must share no lock or cache with `nonces`.
         """
         raise NotImplementedError(
             "open_again: override it in your test class, and open the record of `nonces` again, as another process "

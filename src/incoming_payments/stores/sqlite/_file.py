@@ -30,7 +30,7 @@ SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
 # The pause between attempts to get a lock. It is shorter than a commit of another process, so that this process gets
 # its turn. With 1 ms, the slowest creates of two processes take 1.6 times as long (benchmark `http`, p99).
 _POLL_S: Final = 0.0002
-COPY_S_MAX: Final = 0.01  # wait for the write lock before a checkpoint: outlasts several commits
+COPY_S_MAX: Final = 0.01  # longest wait for the write lock before a checkpoint: as long as several commits
 
 # FULL syncs the log at every commit: without it, a power cut can remove acknowledged commits. On macOS only F_FULLFSYNC
 # reaches the disk.

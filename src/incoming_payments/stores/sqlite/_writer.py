@@ -187,8 +187,7 @@ class Writer:
         """Copy the rest of the log and empty it.
 
         While readers overlap, SQLite can write the log from the beginning only after a wait for these readers. The
-        readers of this process are held back, because a reader that begins at once after another one would keep SQLite
-        out.
+        readers of this process are held back, because readers that overlap without a gap would keep SQLite waiting.
         """
         deadline_s = time.monotonic() + STORE_TRUNCATE_MS_MAX / 1000
         with self._without_reads():
