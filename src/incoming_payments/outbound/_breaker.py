@@ -121,7 +121,7 @@ class SingleFlight(Generic[T]):
 
 
 class AsyncSingleFlight(Generic[T]):
-    """Let tasks that need the same result wait for the first task. After its cancellation, another task does the work."""
+    """Let tasks that need the same result wait for the first task. If it is cancelled, another task does the work."""
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, asyncio.Future[T | None]] = {}
