@@ -172,7 +172,7 @@ class AccessForbidden(Refused, code="forbidden"):
 
 
 class PolicyRefused(Refused, code="refused_by_policy"):
-    """A rule of the host refuses. The ports of the host raise it.
+    """A rule of the host refuses. The ports of the host raise this exception.
 
     A client gets 403 with this description. The sender of a packet gets F99 with it, encrypted for the sender.
     """

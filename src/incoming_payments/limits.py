@@ -17,24 +17,24 @@ ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points 
 
 # --- resource ---
 URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
-ACCEPT_CHARS_MAX: Final = 1024  # all Accept fields of a request: browsers send 150 characters
-CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # often the URL of the client's wallet address
-CREDIT_ID_CHARS_MAX: Final = 200  # long enough for a hash, a UUID or a core banking reference
-IDEMPOTENCY_KEY_CHARS_MAX: Final = 255  # a UUID has 36; an index entry stays small
+ACCEPT_CHARS_MAX: Final = 1024  # length of all Accept fields of a request: browsers send 150 characters
+CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # a client id is often the URL of the client's wallet address
+CREDIT_ID_CHARS_MAX: Final = 200  # length of a hash, a UUID or a core banking reference, with a margin
+IDEMPOTENCY_KEY_CHARS_MAX: Final = 255  # a UUID has 36, and an index entry stays small
 IDEMPOTENCY_KEY_S_DEFAULT: Final = 24 * 3600  # apps retry for a day at most
 IDEMPOTENCY_KEY_S_MAX: Final = 366 * 24 * 3600  # the largest setting: the records stay in the database
-METADATA_BYTES_DEFAULT: Final = 8 * 1024  # enough for an invoice reference, too small to serve as storage
+METADATA_BYTES_DEFAULT: Final = 8 * 1024  # an invoice reference fits, and other data does not
 METADATA_DEPTH_DEFAULT: Final = 8  # typical metadata has one or two levels
 EXPIRY_S_MAX_DEFAULT: Final = 366 * 24 * 3600  # the maximum for `expiresAt`: a leap year from now
-PAGE_PAYMENTS_DEFAULT: Final = 20  # one page of a list: 170 KB with the largest metadata
+PAGE_PAYMENTS_DEFAULT: Final = 20  # payments in one page of a list: 170 KB with the largest metadata
 PAGE_PAYMENTS_MAX: Final = 100  # the largest page: Open Payments allows no more
-METHODS_MAX: Final = 8  # one for each payment method type; there is one type today
+METHODS_MAX: Final = 8  # methods of one payment: one for each type, and there is one type today
 
 # --- ILP: spec section 2.3, RFC 15 ---
 ILP_ADDRESS_CHARS_MAX: Final = 1023
 ILP_DATA_BYTES_MAX: Final = 32_767  # RFC 27: end-to-end data of one packet
 ILP_MESSAGE_CHARS_MAX: Final = 8191  # RFC 27: the message of a Reject
-ILP_PREPARE_BYTES_MAX: Final = 34 * 1024  # the largest possible Prepare has 33,857
+ILP_PREPARE_BYTES_MAX: Final = 34 * 1024  # the largest possible Prepare has 33,857 bytes
 SHARED_SECRET_CHARS_MAX: Final = 256  # STREAM uses 43; a host's own allocator may use more
 SERVER_SECRET_BYTES_MIN: Final = 32  # the size of the keys derived from it
 SERVER_SECRETS_MAX: Final = 8  # a packet for an unknown address costs one decryption per secret
@@ -46,7 +46,7 @@ STREAM_FRAMES_MAX: Final = 256  # frames in one packet: senders use about ten, a
 STREAMS_ANSWERED_MAX: Final = 10  # streams in one reply: RFC 29 §3.3 lets a client open 10 at first
 STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments with cached keys: about 2 KB each
 EXCESS_UNITS_DEFAULT: Final = 1  # the excess of a packet, in minor units: rounding of an exchange rate
-EXCESS_BASIS_POINTS_DEFAULT: Final = 100  # the excess, relative to incomingAmount: for senders with a coarse asset
+EXCESS_BASIS_POINTS_DEFAULT: Final = 100  # the excess, relative to incomingAmount, for senders with a coarse asset
 EXCESS_BASIS_POINTS_MAX: Final = 5000  # the largest setting: half of incomingAmount is far beyond rounding
 PREPARE_MARGIN_MS_DEFAULT: Final = 1000  # the time that a Prepare must have left, for commit and reply
 PREPARE_MARGIN_MS_MAX: Final = 20_000  # the largest setting: a packet has about 30 s for its whole route
@@ -57,7 +57,7 @@ SENDER_PATIENCE_S_DEFAULT: Final = 30.0  # give up after this long without a Ful
 SENDER_BACKOFF_S_MAX: Final = 1.0  # the longest pause before a retry: the sender notices a restart within 1 s
 
 # --- JSON ---
-BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter
+BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter of this size
 JSON_DEPTH_MAX: Final = 32  # levels of a whole body: the parser stays below its recursion limit
 JSON_BRACKETS_MAX: Final = 16 * 1024  # opening brackets in a body, also in strings: each array or object takes memory
 JSON_NUMBER_CHARS_MAX: Final = 64  # converting an integer takes quadratic time
@@ -66,7 +66,7 @@ JSON_NUMBER_CHARS_MAX: Final = 64  # converting an integer takes quadratic time
 TARGET_CHARS_MAX: Final = 4096  # length of path and query together
 HEADERS_MAX: Final = 100  # fields in a request: each repeated field counts
 HEADER_BYTES_MAX: Final = 16 * 1024  # the value of one field, all its lines together
-HEADERS_BYTES_MAX: Final = 64 * 1024  # all names and values
+HEADERS_BYTES_MAX: Final = 64 * 1024  # size of all names and values
 SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or digests
 SIGNATURES_MAX: Final = 4  # signatures verified for one request: limits the cost of a hostile header
 COMPONENTS_MAX: Final = 64  # covered components of one signature
@@ -103,7 +103,7 @@ ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
 
 # --- clients that reach other systems over HTTP ---
-INTROSPECTION_S_DEFAULT: Final = 3.0  # one introspection with its retries: a client waits 10 s or more
+INTROSPECTION_S_DEFAULT: Final = 3.0  # seconds for one introspection with its retries: a client waits 10 s or more
 INTROSPECTION_S_MAX: Final = 30.0  # the largest setting: the clients have given up by then
 INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token stays usable that long
 INTROSPECTIONS_CACHED_DEFAULT: Final = 10_000  # usually 2 KB each, and 20 KB at most
@@ -128,13 +128,13 @@ DOCUMENTS_MAX: Final = 1024  # documents in one cache: 25 MB, if each client pub
 FIRST_FETCHES_MAX: Final = 128  # simultaneous fetches of unknown key sets: at most 600 KB each, with asyncio over TLS
 FETCHES_OF_DOMAIN_MAX: Final = 2  # fetches from one parent domain once half are in use: its owner may be slow
 WALLET_FIRST_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown wallet addresses: they are from your own service
-DOCUMENT_FETCH_S_DEFAULT: Final = 3.0  # one fetch: the client waits for the fetch
+DOCUMENT_FETCH_S_DEFAULT: Final = 3.0  # seconds for one fetch, for which the client waits
 DOCUMENT_AGE_S_DEFAULT: Final = 300.0  # seconds until a document is fetched again: a withdrawn key is valid that long
-DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # further use while fetches fail: long enough to repair a server
+DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # seconds of use after a failed fetch: long enough to repair a server
 DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # pause between two fetches of one document: the longest wait for a new key
 
 # --- approval and quotas ---
-APPROVAL_S_DEFAULT: Final = 1.5  # one approval, as in Rafiki: a packet has some seconds left on arrival
+APPROVAL_S_DEFAULT: Final = 1.5  # seconds for one approval, as in Rafiki: a packet has some seconds left on arrival
 APPROVAL_S_MAX: Final = 30.0  # the largest setting: a packet has expired by then
 PORT_THREADS_MAX: Final = 64  # threads of one sync port: more calls at once wait, and each thread needs memory
 REFUSAL_CHARS_MAX: Final = 1000  # length of the host's words in a reply: a few sentences; the rest is cut off
@@ -158,11 +158,11 @@ PORT_MAX: Final = 65535  # the largest port of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`: more would only wait for the write lock of their one file
 SHUTDOWN_S_MAX: Final = 15  # seconds for the requests in flight when the server stops: the body, and the store's wait
 WORKER_SILENT_S_MAX: Final = 15  # seconds without a sign of life; a lock on the database may stop an event loop for 5 s
-EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; a sweep that finds none is one read
+EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; an empty sweep is one read
 HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # size of unfinished headers: longer than any that get a typed refusal
 PIPELINED_REQUESTS_MAX: Final = 100  # requests waiting for an earlier response on one connection: a proxy sends one
 LOGGED_PATH_CHARS_MAX: Final = 200  # length of a path in the access log: the path of a payment has about 60
-CONFIGURATION_BYTES_MAX: Final = 16 * 1024 * 1024  # one file of `serve`: enough for 100,000 listed wallet addresses
+CONFIGURATION_BYTES_MAX: Final = 16 * 1024 * 1024  # size of a file of `serve`: 100,000 wallet addresses fit
 LOGGED_A_MINUTE_MAX: Final = 10  # lines of one kind in a log: enough to see a problem, too few to fill the disk
 SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # size of a body read for a digest: enough to test a server's limit
 COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoting takes up to five times as much; Linux limits an argument to 128 KiB
@@ -189,22 +189,22 @@ for _smaller, _larger, _why in (
     (METADATA_BYTES_DEFAULT, JSON_BRACKETS_MAX, "metadata may consist of brackets"),
     (METADATA_DEPTH_DEFAULT, JSON_DEPTH_MAX, "metadata is part of the body"),
     (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field is part of all fields"),
-    (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "a header field holds the token"),
+    (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "the token must fit in a header field"),
     (PAGE_PAYMENTS_DEFAULT, PAGE_PAYMENTS_MAX, "the default page must be a valid page"),
-    (SIGNATURES_MAX, SF_MEMBERS_MAX, "each signature is a member"),
-    (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a diagnosis holds the value"),
+    (SIGNATURES_MAX, SF_MEMBERS_MAX, "each signature is a member of a dictionary"),
+    (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a diagnosis contains its values"),
     (CLOCK_SKEW_S_DEFAULT, SIGNATURE_AGE_S_DEFAULT, "the age limit must allow for the skew"),
     (IDEMPOTENCY_KEY_S_DEFAULT, IDEMPOTENCY_KEY_S_MAX, "the default time must be a valid setting"),
     (SIGNATURE_AGE_S_DEFAULT, SIGNATURE_AGE_S_MAX, "the default age must be a valid setting"),
     (CLOCK_SKEW_S_DEFAULT, CLOCK_SKEW_S_MAX, "the default skew must be a valid setting"),
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),
-    (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep finds payments in one effect and needs one for each"),
+    (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep needs one effect, and another one for each payment"),
     (QUOTA_UNPAID_MAX + 100, FLOW_STEPS_MAX, "a create may load each unpaid payment"),
     (APPROVAL_S_DEFAULT, APPROVAL_S_MAX, "the default bound must be a valid setting"),
-    (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command is a signed body"),
+    (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command must be small enough to sign"),
     (LOOK_UPS_OF_DOMAIN_MAX, LOOK_UPS_MAX // 2, "one domain must not take all look-ups"),
     (FETCHES_OF_DOMAIN_MAX, FIRST_FETCHES_MAX // 2, "one domain must not take all fetches"),
-    (FIRST_FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch has a connection"),
+    (FIRST_FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch needs a connection"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "the largest cached answer must be a valid answer"),
     (INTROSPECTION_S_DEFAULT, INTROSPECTION_S_MAX, "the default time must be a valid setting"),
     (BREAKER_OPEN_S_MIN, BREAKER_OPEN_S_MAX, "the first pause must not be longer than the longest"),
@@ -212,10 +212,10 @@ for _smaller, _larger, _why in (
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
     (STORE_BUSY_S_MAX, WORKER_SILENT_S_MAX, "a worker that waits for a lock is not hung"),
     (HEADERS_BYTES_MAX + TARGET_CHARS_MAX, HEADER_SECTION_BYTES_MAX, "a valid header section must be able to arrive"),
-    (STORE_BATCH_MAX, STORE_QUEUE_MAX, "the queue holds the batch"),
+    (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a full batch must fit in the queue"),
     (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "SQLite must not keep a log that is too long"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount needs that many digits"),
-    (ILP_DATA_BYTES_MAX + ILP_ADDRESS_CHARS_MAX, ILP_PREPARE_BYTES_MAX, "a Prepare holds data and an address"),
+    (ILP_DATA_BYTES_MAX + ILP_ADDRESS_CHARS_MAX, ILP_PREPARE_BYTES_MAX, "a Prepare contains data and an address"),
     (STREAMS_ANSWERED_MAX, STREAM_FRAMES_MAX, "a reply is a packet with one frame per stream"),
     (SENDER_BACKOFF_S_MAX, SENDER_PATIENCE_S_DEFAULT, "the sender must retry before it gives up"),
 ):

@@ -1,4 +1,4 @@
-"""The canonical spelling of URLs that are compared, and the check of URLs that go into a header field."""
+"""Give URLs their canonical spelling, and check URLs for use in a header field."""
 
 import re
 from typing import Final

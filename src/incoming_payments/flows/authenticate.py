@@ -73,7 +73,7 @@ def _introspect(query: TokenQuery) -> Flow[AccessTokenInfo | None]:
     try:
         return (yield from IntrospectToken(query))
     except (ConnectionError, TimeoutError) as error:
-        text = f"the introspector has no answer of the authorization server: {type(error).__name__}: {error}"
+        text = f"the introspector got no answer from the authorization server: {type(error).__name__}: {error}"
         raise AuthorizationServerUnavailable(text) from error
 
 

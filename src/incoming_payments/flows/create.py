@@ -70,8 +70,8 @@ def create_payment(
 ) -> Flow[PaymentView]:
     """Create the payment that the signed `request` describes, and return the resource.
 
-    `now` is the time for the token and the signature of `request`. `clock` returns the time in UTC for the payment. It
-    is read again when nothing but the store remains to wait for: see `_insert`.
+    `now` is the time for the token and the signature of `request`. `clock` returns the time in UTC for the payment. The
+    flow calls it again directly before the insert: see `_insert`.
 
     The authorization server may decide by the wallet address, so that member of the body is read before the token is
     introspected. The whole body is read, and the wallet address is looked up, only after the caller is authenticated:
@@ -94,7 +94,7 @@ def create_payment(
     try:
         client, allowance = yield from authorized(request, query, policy, now, covered=covered)
     except SignatureRefused as refusal:
-        if refusal.details.get("component") == IDEMPOTENCY_KEY:  # the signature lacks nothing else
+        if refusal.details.get("component") == IDEMPOTENCY_KEY:  # only this component is missing
             raise key_not_covered(refusal) from refusal
         raise
     creation = read_create_request(

@@ -32,8 +32,8 @@ def find_for_client(
     """Return the payment for a signed `request` with a token that allows `action` on it.
 
     The authorization server may decide by the wallet address, so the payment is loaded before the token is
-    introspected. Whether it exists is revealed only after the caller is authenticated. Raises `TokenRefused`,
-    `SignatureRefused`, `QuotaExceeded`, `PaymentNotFound`, `AccessForbidden`.
+    introspected. A refusal reveals whether the payment exists only after the caller is authenticated. Raises
+    `TokenRefused`, `SignatureRefused`, `QuotaExceeded`, `PaymentNotFound`, `AccessForbidden`.
     """
     token = parse_authorization(request.values("authorization"))
     found = yield from _find(id)
@@ -68,7 +68,7 @@ def _find(id: PaymentId) -> Flow[IncomingPayment | None]:
 
 
 def _existing(payment: IncomingPayment | None) -> IncomingPayment:
-    """Return the payment. Replace the store's `PaymentNotFound`, so that a refusal does not reveal its reason."""
+    """Return the payment. Replace the store's `PaymentNotFound` by an error that does not reveal the reason."""
     if payment is None:
         raise payment_not_found()
     return payment

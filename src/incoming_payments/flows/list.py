@@ -108,7 +108,7 @@ def _page(query: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> 
         query = evolve(query, newer_than=place) if backwards else evolve(query, older_than=place)
     found = yield from FindPayments(query)
     payments = tuple(found[-size:] if backwards else found[:size])
-    # The cursor itself lies on the other side of the page. If it is in another state now, look for its neighbour.
+    # The payment of the cursor is on the other side of the page. If its state no longer fits, look for its neighbour.
     if place is not None and not others:
         other_side = evolve(query, limit=1, older_than=query.newer_than, newer_than=query.older_than)
         others = bool((yield from FindPayments(other_side)))

@@ -57,8 +57,8 @@ class ServicePolicy:
     - `default_expiry_s`: the seconds until a payment expires that has neither `incomingAmount` nor `expiresAt`, at most
       `expiry_s_max`. `None` means never. The client reads the time in `expiresAt`.
     - `metadata_bytes_max` and `metadata_depth_max`: limits of the metadata, as compact JSON.
-    - `wording`: `"web-monetization"` gives refusals the descriptions that the browser extension compares. Codes and
-      statuses stay.
+    - `wording`: `"web-monetization"` gives refusals the descriptions that the browser extension compares. Their codes
+      and statuses do not change.
     """
 
     base_url: str = field(converter=_base_url)

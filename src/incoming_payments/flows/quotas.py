@@ -17,7 +17,7 @@ def admit(client: ClientId, now: datetime) -> Flow[None]:
     """Count a request of `client`. Raises `QuotaExceeded`."""
     wait_s = yield from CountRequest(client, now)
     given: object = wait_s
-    if isinstance(given, bool):  # as an answer to "is it admitted?"
+    if isinstance(given, bool):  # a port may wrongly answer whether the request is admitted
         text = f"{CountRequest.method} answered {wait_s}: return None to admit the request, or seconds to wait"
         raise ConfigurationError(text, setting="quotas")
     if wait_s is not None:

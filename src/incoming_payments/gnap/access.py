@@ -74,8 +74,8 @@ def read_access(access: object) -> tuple[AccessRight, ...]:
 
     An authorization server may know more than this service, so unknown content is left out: rights of other types,
     references to rights, unknown actions, rights without a known action, rights with `locations`, `datatypes`,
-    `privileges` or `limits`, and rights on an `identifier` that is `null` or not a wallet address URL. So are
-    the rights after the first `limits.ACCESS_RIGHTS_MAX`. Nothing raises an error, and no right becomes wider.
+    `privileges` or `limits`, and rights on an `identifier` that is `null` or not a wallet address URL. Rights after the
+    first `limits.ACCESS_RIGHTS_MAX` are left out too. Nothing raises an error, and no right becomes wider.
 
     >>> read_access([{"type": "incoming-payment", "actions": ["read", "refund"]}, {"type": "quote"}, "a-reference"])
     (AccessRight(actions=frozenset({<Action.READ: 'read'>}), identifier=None),)

@@ -114,9 +114,9 @@ def read_introspection(
     """Return the facts in `body`, the introspection answer of an authorization server, or `None` for `active: false`.
 
     The client is the first of `client`, `instance_id` and the thumbprint of the key (RFC 7638) that is a valid
-    identifier. If `client` is an object, its `walletAddress` counts. URLs get the spelling of wallet addresses.
-    `read_access` reads the rights. In the dialect `rafiki`, the key is the `jwk` of the `client` if there is no `key`.
-    If both are missing, the `jwk` of the result is `None`.
+    identifier. If `client` is an object, its `walletAddress` counts. A URL is converted to the canonical spelling of
+    wallet addresses. `read_access` reads the rights. In the dialect `rafiki`, the key is the `jwk` of the `client` if
+    there is no `key`. If both are missing, the `jwk` of the result is `None`.
 
     Raises `AuthorizationServerUnavailable` when `body` does not say whether, or when, the token is active: it is too
     large, not a JSON object, has a member twice, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises
@@ -138,7 +138,7 @@ def read_introspection(
     except ValueError as error:
         _unreadable(str(error))
     if type(answer.get("active")) is not bool:
-        _unreadable("must have active as true or false")
+        _unreadable("must have the member active, with the value true or false")
     if not answer["active"]:
         return None
     _check_parties(answer, issuer, audience)
@@ -175,7 +175,7 @@ def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | N
     if names is None:
         return
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        _unreadable("must have aud, if any, as a string or an array of strings")
+        _unreadable("must have a string or an array of strings as aud, or no aud")
     if audience not in names:
         text = "the access token is for other services: request a grant for this one"
         hint = f"audience is {_shown(audience)}, and the introspection answer has the aud {_shown(aud)}"

@@ -50,7 +50,7 @@ def below(path: str, mount: str) -> str:
 
 
 class Mount:
-    """The `path` in front of the own paths of a service, and these `endpoints`.
+    """The `path` at which a server mounts a service, and the `endpoints` of the service below it.
 
     Raises `ConfigurationError` when `service` is not of `kind`, when its ports do not suffice for its routes, or when
     `mount` does not begin with a slash.

@@ -12,7 +12,7 @@ from incoming_payments.hosts.asgi import AsgiApplication, Message
 def routes(application: AsgiApplication) -> list[web.RouteDef]:
     """Return the routes for every method at the paths of `application` and below: `app.add_routes(routes(...))`.
 
-    Raises `ConfigurationError` for another object than an `AsgiApplication`.
+    Raises `ConfigurationError` unless `application` is an `AsgiApplication`.
     """
     require_application(application, AsgiApplication)
 

@@ -77,8 +77,8 @@ class AsgiApplication:
     async def answer(self, scope: Mapping[str, Any], receive: Receive, *, body: bytes | None = None) -> Response:
         """Return the response to the request of `scope`, for a framework's own route to send.
 
-        Give the `body` when other code has read it. Then `receive` is not called. Raises `ConfigurationError` for
-        another object than a scope and for a body that is not bytes, and nothing else.
+        Give the `body` when other code has read it. Then `receive` is not called. Raises `ConfigurationError` if the
+        argument is not a scope, or the body is not bytes. It raises no other exception.
         """
         given: object = scope
         is_mapping = isinstance(given, Mapping)
@@ -173,7 +173,10 @@ def _last_after_upgrade(response: Response, names: Names) -> Response:
 
 
 async def send_fixed(response: Response, scope: Mapping[str, Any], send: Send) -> None:
-    """Send `response` to a request that needs no service. The connection is as safe as after `AsgiApplication`."""
+    """Send `response` to a request that needs no service.
+
+    Close the connection in the cases in which `AsgiApplication` closes it.
+    """
     await _send(_last_after_upgrade(response, dict(scope["headers"])), scope, send)
 
 

@@ -21,7 +21,8 @@ def routes(application: WsgiApplication | AsgiApplication) -> list[URLPattern]:
     """Return the URL patterns for the paths of `application` and below: `urlpatterns = [*routes(application), ...]`.
 
     A `WsgiApplication` has a sync view, for any server. An `AsgiApplication` has an async view, for ASGI servers only.
-    Middleware may have read `request.body`. Raises `ConfigurationError` for another object than these two.
+    Middleware may have read `request.body`. Raises `ConfigurationError` unless `application` is of one of these two
+    classes.
     """
     require_application(application, AsgiApplication, WsgiApplication)
     is_sync = isinstance(application, WsgiApplication)

@@ -38,7 +38,7 @@ class IncomingPayment(NewIncomingPayment):
 def routes(application: AsgiApplication) -> APIRouter:
     """Return a router for every method at the paths of `application` and below: `app.include_router(routes(...))`.
 
-    Raises `ConfigurationError` for another object than an `AsgiApplication`.
+    Raises `ConfigurationError` unless `application` is an `AsgiApplication`.
     """
     require_application(application, AsgiApplication)
 

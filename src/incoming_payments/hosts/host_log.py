@@ -79,7 +79,7 @@ class HostLog:
             return
         event, port = next((row for cls, row in _PORTS.items() if isinstance(cause, cls)), (None, ""))
         if event is not None and self._outages[port].admits(self._logger, f"outages of {port}"):
-            # An outage ends by itself. A clock does not.
+            # An outage ends by itself. A wrong clock has to be corrected.
             level = logging.ERROR if event is LogEvent.CLOCK_BEHIND else logging.WARNING
             text = "%s is unavailable; clients have to retry: %s"
             log_event(self._logger, level, event, text, port, cause)

@@ -70,8 +70,8 @@ class WsgiApplication:
     def answer(self, environ: Mapping[str, Any], *, body: bytes | None = None) -> Response:
         """Return the response to the request in `environ`, for a framework's own route to send.
 
-        Give the `body` when other code has read it. Then `wsgi.input` is not read. Raises `ConfigurationError` for
-        another object than an environ and for a body that is not bytes, and nothing else.
+        Give the `body` when other code has read it. Then `wsgi.input` is not read. Raises `ConfigurationError` if the
+        argument is not an environ, or the body is not bytes. It raises no other exception.
         """
         given: object = environ
         if not isinstance(given, Mapping) or "REQUEST_METHOD" not in given:

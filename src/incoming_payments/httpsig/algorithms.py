@@ -44,7 +44,7 @@ class Scheme:
     sign: Callable[[Any, bytes], bytes]  # takes key and data
 
 
-CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {  # by `crv`: the curve, and the bytes of a coordinate
+CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {  # the curve of each `crv`, and the bytes of a coordinate
     "P-256": (ec.SECP256R1(), 32),
     "P-384": (ec.SECP384R1(), 48),
 }

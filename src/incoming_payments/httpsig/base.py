@@ -19,7 +19,7 @@ from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.message import RequestMessage, ResponseMessage
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
-Parameters = tuple[tuple[str, BareItemType], ...]  # in the order sent, because the signature covers the order
+Parameters = tuple[tuple[str, BareItemType], ...]  # names and values in the order sent, which the signature covers
 
 FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")  # RFC 9421 §2.1: a token in lower case
 _METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §9.1: a token, case-sensitive
@@ -113,7 +113,7 @@ class Coverage:
 
     @cached_property
     def lines(self) -> tuple[tuple[str, Component], ...]:
-        """The start of each line of a signature base, and the component of which the value follows.
+        """The start of each line of a signature base, and the component whose value follows.
 
         Raises `MalformedField` with a `Code` when there are too many components or one is repeated.
         """
@@ -289,7 +289,7 @@ class BaseBuilder:
         if not values:
             text = "names a query parameter that the target URI does not have: encode the name as RFC 9421 §2.2.8 says"
             _refuse(component, Code.COMPONENT_ABSENT, text)
-        if len(values) > 1:  # RFC 9421 §2.2.8: it must not be covered, because the value is ambiguous
+        if len(values) > 1:  # RFC 9421 §2.2.8 forbids to cover a repeated parameter
             text = "names a query parameter that occurs more than once: cover @query instead (RFC 9421 §2.2.8)"
             _refuse(component, Code.COMPONENT_VALUE, text)
         return values[0]

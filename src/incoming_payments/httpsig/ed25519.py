@@ -21,7 +21,7 @@ else:
     BACKEND = "PyNaCl"
 
 ORDER: Final = 2**252 + 27742317777372353535851937790883648493
-_ORDER_TOP: Final = ORDER >> 248  # its highest byte: a smaller highest byte belongs to a smaller number
+_ORDER_TOP: Final = ORDER >> 248  # the highest byte of `ORDER`: a number with a smaller one is smaller
 P: Final = 2**255 - 19
 D: Final = -121665 * pow(121666, -1, P) % P
 _Y8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7

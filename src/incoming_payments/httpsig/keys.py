@@ -180,7 +180,7 @@ class PrivateKey:
         return SCHEMES[self.algorithm].sign(self._key, data)
 
     def public_key(self) -> PublicKey:
-        """Return the public key, to verify with. Raises `MalformedKey` for a weak one."""
+        """Return the public key, to verify with. Raises `MalformedKey` for a weak key."""
         return _load_public(self.public_jwk())
 
     def public_jwk(self) -> dict[str, str]:

@@ -38,7 +38,7 @@ class Target:
     scheme: str
     authority: str
     path: str
-    query: str | None  # with its question mark; None when the URI has no question mark
+    query: str | None  # the query with its question mark; None without a question mark
 
 
 @frozen

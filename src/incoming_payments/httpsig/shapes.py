@@ -1,7 +1,7 @@
 """Shapes of the signature fields that two SDKs of Open Payments send, although they are not structured fields.
 
-A shape is read only where a policy names it. `strict_form` rewrites it into the form of RFC 9421 §4, and all checks of
-a strict signature follow. A shape has one signature, in one line of each field.
+A shape is read only where a policy names it. `strict_form` rewrites such a shape into the form of RFC 9421 §4, and
+`verify` then runs all its checks. A shape has one signature, in one line of each field.
 """
 
 import enum

@@ -21,7 +21,7 @@ ILDCP_CONDITION: Final = hashlib.sha256(ILDCP_FULFILLMENT).digest()
 
 @frozen
 class Peer:
-    """A party that sends ILP packets to this service: the ILP address that it is to use, and its account's asset."""
+    """A peer, which sends ILP packets to this service: its ILP address, and the asset of its account."""
 
     address: IlpAddress = field(converter=ilp_address)
     asset: Asset = field(validator=instance(Asset))

@@ -255,7 +255,7 @@ class Arrival:
         return self._receiver.reject(code, message, data)
 
     def closed(self) -> Reject:
-        """Return the answer to a packet that closes the connection. It closes the connection on this side too."""
+        """Return the answer to a packet that closes the connection. The answer has a frame that also closes it."""
         data = self._sealed(PacketType.REJECT, [ConnectionClose(StreamError.NO_ERROR, "")])
         return self._receiver.reject(ErrorCode.FINAL_APPLICATION_ERROR, "", data)
 

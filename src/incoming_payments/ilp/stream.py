@@ -93,7 +93,8 @@ class ConnectionClose:
 
 @frozen
 class ConnectionNewAddress:
-    """The ILP address of the endpoint. It is empty when the endpoint has none and only requests our asset."""
+    """The ILP address of the endpoint. The address is empty when the endpoint has no address and only requests the
+    asset of this receiver."""
 
     type: ClassVar[int] = 0x02
     address: str = _text()

@@ -27,7 +27,7 @@ DURATIONS: Final[Mapping[type[Observation], tuple[str, str]]] = {
 BATCH_SIZE: Final = ("incoming_payments.store.batch.size", "Updates in a commit of the SQLite store.")
 DEGRADED: Final = ("incoming_payments.degraded", "Whether the authorization server did not answer the last time.")
 
-# Seconds. The advice for HTTP in OpenTelemetry's conventions, and a lower end for packets and commits.
+# In seconds, as OpenTelemetry's conventions advise for HTTP, with smaller buckets for packets and commits.
 DURATION_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip

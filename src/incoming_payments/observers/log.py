@@ -52,14 +52,14 @@ class LogEvent(enum.StrEnum):
     PORT_BLOCKS = "port_blocks", "a sync port blocked the event loop for long; logged once for each port"
     LINES_SUPPRESSED = "lines_suppressed", "the number of lines of one kind that the rate limit suppressed"
     OBSERVER_FAILED = "observer_failed", "an observer raised an exception; the line has the traceback"
-    DATABASE_CREATED = "database_created", "the SQLite store has created a database, because the file was not there"
+    DATABASE_CREATED = "database_created", "the SQLite store has created a database, because the file did not exist"
     CHECKPOINT_FAILED = "checkpoint_failed", "SQLite's log could not be copied into the database; the store tries again"
     CONFIGURATION_READ = "configuration_read", "SIGHUP: `serve` has read its configuration again"
     CONFIGURATION_REFUSED = "configuration_refused", "SIGHUP: the configuration is wrong, so the old settings stay"
     CONFIGURATION_WARNING = "configuration_warning", "a setting is probably a mistake, or needs a restart after SIGHUP"
     WORKER_LOST = (
         "worker_lost",
-        "a worker process of `serve` has ended or hangs; another replaces it, or the service stops",
+        "a worker process of `serve` has ended or hangs; a new process replaces it, or the service stops",
     )
     EXPIRY_SWEEP_FAILED = "expiry_sweep_failed", "`serve` could not write `expired` events; it tries again"
     REQUEST_ANSWERED = "request_answered", "the access log of `serve`: a request and its response"

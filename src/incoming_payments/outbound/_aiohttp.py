@@ -29,7 +29,7 @@ from incoming_payments.outbound._http import (
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
 
-_RECEIVED_BYTES_MAX: Final = 16 * 1024  # for one turn of the loop: a larger buffer holds thousands of small chunks
+_RECEIVED_BYTES_MAX: Final = 16 * 1024  # bytes in one turn of the loop: more could be thousands of small chunks
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
@@ -120,7 +120,7 @@ class AsyncHttpClient:
 
 
 def _total(timeout_s: float) -> aiohttp.ClientTimeout:
-    """Return the limit on the whole exchange. To aiohttp, a total of 0 or less is no limit at all."""
+    """Return the limit on the whole exchange. aiohttp treats a total of 0 or less as no limit."""
     total_s = max(timeout_s, 0.001)
     return aiohttp.ClientTimeout(total=total_s, ceil_threshold=total_s + 1)
 
@@ -165,7 +165,7 @@ class _Exchanges(asyncio.Protocol):
         self._received: Received | None = None
         self._error: Exception | None = None
         # These three events go to aiohttp as they are.
-        self.eof_received = handler.eof_received  # type: ignore[method-assign] # of this object only
+        self.eof_received = handler.eof_received  # type: ignore[method-assign] # for this object only
         self.pause_writing = handler.pause_writing  # type: ignore[method-assign] # likewise
         self.resume_writing = handler.resume_writing  # type: ignore[method-assign] # likewise
         transport.set_protocol(self)
@@ -236,7 +236,7 @@ async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
 
 
 def _final(error: Exception) -> Exception:
-    """Return `error`, or another one in place of an error after which aiohttp repeats a GET."""
+    """Return `error`, or another error in place of an error after which aiohttp repeats a GET."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return error
     is_repeated = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)

@@ -17,13 +17,13 @@ class Breaker:
     """Stop sending to a server that does not answer. Times are seconds of a monotonic clock.
 
     After `limits.BREAKER_FAILURES_MAX` failures in a row, one caller probes the server. If the probe fails, requests
-    pause for `limits.BREAKER_OPEN_S_MIN` seconds, until the next probe. Only trials are sent in a pause. Its time
+    pause for `limits.BREAKER_OPEN_S_MIN` seconds, until the next probe. Only trials are sent in a pause. The pause
     doubles with each failed probe, to `limits.BREAKER_OPEN_S_MAX` at most. Any answer of the server ends the pause.
 
     A client chooses the content of its requests, and a server may fail to answer some content. So requests of clients
     only raise the suspicion, and a probe with content of its own decides. A server may also fail to answer the probe,
     because it does not know the content. So a trial may take the place of a probe: a request that the server has
-    answered before. Probes and trials have turns of their own, so that a stranger who causes probes delays no trial.
+    answered before. Probes and trials take separate turns, so that a stranger who causes probes cannot delay a trial.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class SingleFlight(Generic[T]):
 
 
 class AsyncSingleFlight(Generic[T]):
-    """Let tasks that need the same result wait for the first task. If that task is cancelled, another does the work."""
+    """Let tasks that need the same result wait for the first task. If it is cancelled, another task does the work."""
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, asyncio.Future[T | None]] = {}

@@ -1,8 +1,8 @@
 """A bounded cache of JSON documents of other services, and its fetches over HTTP, sync and async.
 
 The cache decides, and `Fetcher` and `AsyncFetcher` only wait. For each URL, at most one fetch is in flight, and at most
-one starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. The fetches of unknown documents that are in flight have a
-limit, and so have all fetches at names of one parent domain. A fetch that fails leaves the known document in use.
+one starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. The number of fetches of unknown documents in flight is
+limited, and so is the number of fetches from one parent domain. A fetch that fails leaves the known document in use.
 """
 
 import asyncio

@@ -17,8 +17,8 @@ class Client(Protocol):
 
 
 _clients: Final["weakref.WeakSet[Client]"] = weakref.WeakSet()
-# The state of the parent's clients. The child neither closes nor frees it: that could wait for a lock, or disturb the
-# event loop of the parent.
+# The state of the parent's clients. The child neither closes nor frees this state, because closing could wait for a
+# lock, or disturb the event loop of the parent.
 _of_parent: Final[list[dict[str, Any]]] = []
 
 

@@ -38,7 +38,7 @@ from incoming_payments.limits import (
     LOOK_UPS_OF_DOMAIN_MAX,
 )
 
-CONNECTIONS_DEFAULT: Final = 32  # one client: the connections to one host, in use or kept
+CONNECTIONS_DEFAULT: Final = 32  # connections of one client to one host, in use or kept
 _ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of 64 KB from the server
 HOSTS_MAX: Final = 64  # hosts to which a sync client keeps connections
 

@@ -160,7 +160,7 @@ class _TimedReader(io.RawIOBase):
 
 
 class _Answer(io.BufferedReader):
-    """The bytes of one answer. If they are anything else, or others follow, the connection carries no other request."""
+    """The bytes of one answer. The connection is closed if these bytes are not exactly one answer."""
 
     raw: _TimedReader
 
@@ -186,7 +186,7 @@ class _TimedResponse(http.client.HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
-        while self.status < 200:  # http.client takes only 100 for an interim response
+        while self.status < 200:  # http.client skips only interim responses with status 100
             self.headers = self.msg = None  # type: ignore[assignment] # so that http.client begins again
             super().begin()
 

@@ -17,7 +17,7 @@ class Quotas(Protocol):
     """
 
     def admit(self, client: ClientId, now: datetime) -> float | None:
-        """Count a request of `client`, and return `None`, or the seconds until a request of it is admitted again."""
+        """Count a request of `client`, and return `None`, or the seconds until the next request is admitted."""
 
     def reserve(self, client: ClientId, id: PaymentId) -> Sequence[PaymentId]:
         """Count `id`, a new unpaid payment of `client`, and return `()`.

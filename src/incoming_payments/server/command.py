@@ -54,13 +54,15 @@ def parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="init | serve | backup | sign | demo")
     command = commands.add_parser("init", help="write a configuration, keys and development tokens")
     command.add_argument("folder", type=Path, help="the folder for the files; it is created if it does not exist")
-    command.add_argument("--port", type=int, default=8080, help="the port to listen on (8080)")
+    command.add_argument("--port", type=int, default=8080, help="the port to listen on (default: 8080)")
     command.add_argument(
         "--authorization-server",
         metavar="URL",
         help="the introspection endpoint to use, in place of a development token",
     )
-    command.add_argument("--dialect", choices=get_args(Dialect), help="the form of the introspection answers (rfc9767)")
+    command.add_argument(
+        "--dialect", choices=get_args(Dialect), help="the form of the introspection answers (default: rfc9767)"
+    )
     command.set_defaults(run=lambda given: init(given.folder, given.port, given.authorization_server, given.dialect))
     command = commands.add_parser("serve", help="serve incoming payments over HTTP")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")

@@ -75,5 +75,5 @@ def _check_free(host: str, port: int) -> None:
         socket.create_server(address[:2], family=family).close()
     except OSError as error:
         why = str(error.strerror or error).partition(" (while")[0]  # the rest repeats the address
-        how = "choose a port so that it and the next ports are free, one for each worker"
+        how = "choose another port: the first worker uses this port, and each other worker uses the next one"
         raise ConfigurationError(f"{_NAME}: cannot listen on {host} port {port}: {why}; {how}", setting=_NAME) from None

@@ -137,7 +137,7 @@ def http_config(application: Application) -> "uvicorn.Config":
             self._unfinished_bytes = 0
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            if len(self.headers) <= HEADERS_MAX:  # one more is enough for a refusal; each takes 100 bytes of memory
+            if len(self.headers) <= HEADERS_MAX:  # one field too many is enough for a refusal
                 super().on_header(name, value)
 
         def on_headers_complete(self) -> None:

@@ -163,7 +163,7 @@ class _Supervisor:
             self._stop(status=1)
         else:
             how = f"was killed by signal {-status} ({signal.strsignal(-status)})" if status else "was stopped"
-            text = "worker %d (process %d) %s: another takes its place"
+            text = "worker %d (process %d) %s: a new worker replaces it"
             log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, number, pid, how)
             if not self._lost:
                 _start_ticks()

@@ -17,7 +17,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 @define
 class _Usage:
-    """The quota usage of one client. From `full_at` on, none of its requests counts."""
+    """The quota usage of one client. At `full_at`, the whole quota is available again."""
 
     full_at: datetime | None = None
     unpaid: dict[PaymentId, None] = field(factory=dict)
@@ -30,7 +30,7 @@ class MemoryQuotas:
     - `requests_per_minute`: a client may send that many requests at once. Each of them counts until its share of a
       minute has passed, so that the rate over time is the same.
     - `unpaid_payments`: a client may have that many payments that are neither paid nor completed nor expired.
-    - `clients`: how many clients are remembered. One more client displaces the client that was silent for longest.
+    - `clients`: how many clients are remembered. An additional client replaces the least recently active client.
 
     `None` means no limit. Raises `ConfigurationError`.
 

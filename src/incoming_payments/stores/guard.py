@@ -71,7 +71,7 @@ def checked_capacity(capacity: int) -> int:
 
 
 def check_nonce_capacity(held: int, capacity: int) -> None:
-    """Raise `StoreUnavailable` when a store that holds `held` nonces cannot hold another one."""
+    """Raise `StoreUnavailable` when a store that holds `held` nonces cannot hold another nonce."""
     if held >= capacity:
         raise StoreUnavailable(f"the nonce store is full ({capacity}): repeat the call later")
 

@@ -158,6 +158,6 @@ class MemoryNonces:
         while self._by_end and self._by_end[0][0] < now:
             until, key = self._by_end[0]
             self._removed_until = until
-            if self._used.get(key) == until:  # otherwise an interrupted call pushed a key that it did not use
+            if self._used.get(key) == until:  # otherwise an interrupt left a key unused
                 del self._used[key]
             heapq.heappop(self._by_end)

@@ -22,7 +22,8 @@ class StoreHooks:
     def open_again(self, store: PaymentStore, directory: Path) -> PaymentStore:
         """Return a new store on the data of `store`, as another process would open it.
 
-        `store` is the result of `make_store(directory)`. The new store must share no connection, lock or cache with it.
+        `store` is the result of `make_store(directory)`. The new store must share no connection, lock or cache with
+        `store`.
         """
         raise NotImplementedError(
             "open_again: override it in your test class, and open the data of `store` again, as another process would; "

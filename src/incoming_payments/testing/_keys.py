@@ -102,7 +102,7 @@ class IdempotencyContract(StoreHooks):
         assert store.load(second.answer.id) == second.answer
 
     def test_an_old_key_does_not_remove_a_newer_one(self, store: PaymentStore) -> None:
-        """Records that have ended may be removed, a few with each insert. The others stay, each until its own end."""
+        """Each insert may remove a few expired records. All other records stay until they expire."""
         for number in range(10):
             store.insert(a_creation(key=f"short-{number}", kept_s=1))
         long = [a_creation(key=f"long-{number}", kept_s=3600) for number in range(3)]
@@ -146,7 +146,7 @@ class IdempotencyContract(StoreHooks):
         create_at_once([store, other] * (self.threads // 2))
 
     def test_a_reader_sees_a_key_with_its_payment(self, store: PaymentStore, other: PaymentStore) -> None:
-        """One transaction writes key and payment, so another process never sees only one of them."""
+        """One transaction writes key and payment, so another process never sees only one of the two."""
         created = [a_creation(key=f"order-{number}") for number in range(50)]
         finished = threading.Event()
 

@@ -76,7 +76,7 @@ class SharingContract(StoreHooks):
         check_lock(other, store)
 
     def test_a_reader_sees_a_payment_with_its_events(self, store: PaymentStore, other: PaymentStore) -> None:
-        """One transaction writes both, so there is no time at which another process sees only one of them."""
+        """One transaction writes payment and events, so another process never sees only one of the two."""
         id = create(store)
         finished = threading.Event()
 
@@ -114,7 +114,7 @@ class SharingContract(StoreHooks):
             _attempt(call)  # this call opens a connection
             self.break_store(store, tmp_path)
             _attempt(call)
-        with suppress(StoreUnusable):  # an operator has to repair it
+        with suppress(StoreUnusable):  # an operator has to repair the database
             persistently(partial(credit, store, id, "wire-2", 2))
 
         with self.opened_again(store, tmp_path) as other:

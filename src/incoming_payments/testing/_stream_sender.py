@@ -31,9 +31,9 @@ from incoming_payments.ilp.stream import (
 from incoming_payments.limits import SENDER_BACKOFF_S_MAX, SENDER_IN_FLIGHT_MAX, SENDER_PATIENCE_S_DEFAULT, UINT64_MAX
 from incoming_payments.testing.replies import decode_reply, read_amounts
 
-LIFETIME_S: Final = 30.0  # from the creation of a packet to its expiry
+LIFETIME_S: Final = 30.0  # the time from the creation of a packet to its expiry
 IN_FLIGHT: Final = 8  # the default limit on unanswered packets
-_BACKOFF_S: Final = 0.05  # before the first retry of a packet; each further retry waits twice as long
+_BACKOFF_S: Final = 0.05  # the pause before the first retry of a packet; each further retry waits twice as long
 _STREAM: Final = 1  # RFC 29 §3.3: the first stream that a client opens
 
 
@@ -219,7 +219,7 @@ class StreamSender:
             isinstance(answer, Reject) and answer.code[0] in "TR"
         ):  # a temporary error or a timeout: a retry may succeed
             self.lost(packet, now=now, reason=_description(answer))
-        elif self._unanswered.pop(packet.sequence, None) is not None:  # otherwise it was answered or given up before
+        elif self._unanswered.pop(packet.sequence, None) is not None:  # otherwise the answer is a repeat
             self._retry_at.pop(packet.sequence, None)
             if isinstance(answer, Fulfill):
                 self._fulfilled(packet, answer, now)

@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--port", type=int, default=0, help="the port to listen on (default: a free port)")
     parser.add_argument(
-        "--dialect", choices=get_args(Dialect), default="rfc9767", help="the form of the answers (rfc9767)"
+        "--dialect", choices=get_args(Dialect), default="rfc9767", help="the form of the answers (default: rfc9767)"
     )
     parser.add_argument("--issuer", help="the iss of the answers (default: the URL of the server)")
     parser.add_argument("--service-jwk", type=Path, help="a file with the public key that must sign introspections")

@@ -288,7 +288,7 @@ class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, Lis
     # --- the sweep ---
 
     def test_find_expired_returns_the_earliest_expiry_first(self, store: PaymentStore) -> None:
-        """It returns at most `limit` payments. A payment that expires exactly now is not among them."""
+        """The answer has at most `limit` payments, and no payment that expires exactly now."""
         late, early, now_exactly, _never, _later = (
             create(store, a_creation(expires_in_s=seconds)) for seconds in (20, 10, 30, None, 40)
         )

@@ -44,9 +44,9 @@ from incoming_payments.testing._crash_worker import AFTER_ANSWER, WATCHED, Plan,
 from incoming_payments.testing.steps import credit, persistently
 from incoming_payments.testing.values import NOW, a_creation
 
-_SILENCE_S: Final = 120.0  # between two reports of a worker: some milliseconds, and more on a busy machine
+_SILENCE_S: Final = 120.0  # time between two reports of a worker: usually some milliseconds, and more on a busy machine
 _CREDITS_MAX: Final = 40  # credits of a worker that is killed at random
-_KEYS_MAX: Final = 10  # idempotency keys of such a worker
+_KEYS_MAX: Final = 10  # idempotency keys of a worker that is killed at random
 _CREATORS: Final = 10  # processes that use the same idempotency keys at the same time
 _LOG_CHARS_MAX: Final = 4000
 _FAULTS_SHOWN_MAX: Final = 10
@@ -94,7 +94,7 @@ def check_crashes(
     `factory` is the name of a callable, `module:callable`. `factory(argument)` returns the store. The kit kills a
     worker at each of `moments` chosen moments of an update, of an insert, and of an insert under an idempotency key:
     directly after its answer, and directly after each of its slowest calls, which are the reads, writes and commits.
-    Then come `rounds` rounds. In each one, `workers` processes credit one payment at the same time, and ten processes
+    Then come `rounds` rounds. In each round, `workers` processes credit one payment at the same time, and ten processes
     insert payments under the same idempotency keys. The kit kills all of them at random. `seed` repeats the random
     choices of a run, but not the speed of its processes.
 

@@ -174,7 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from("kK"), ahead_s=st.sampled_from([0, 0.000001, 1]))
     def find_creation(self, key: str, ahead_s: float) -> None:
-        """Look up an idempotency key, which may be unknown or have ended."""
+        """Look up an idempotency key, which may be unknown or expired."""
         now = self._clock() + timedelta(seconds=ahead_s)
         self._same(partial(created_under, key=key, now=now))
 

@@ -48,7 +48,7 @@ class NonceContract:
     def open_again(self, nonces: Nonces, directory: Path) -> Nonces:
         """Return a new port on the record of `nonces`, as another process would open it.
 
-        `nonces` is the result of `make_nonces(directory)`. The new port must share no lock or cache with it.
+        `nonces` is the result of `make_nonces(directory)`. The new port must share no lock or cache with `nonces`.
         """
         raise NotImplementedError(
             "open_again: override it in your test class, and open the record of `nonces` again, as another process "
@@ -78,7 +78,7 @@ class NonceContract:
         self.close_nonces(other)
 
     def test_a_key_is_accepted_once(self, nonces: Nonces) -> None:
-        """It is refused up to and including the time `until`, also with a later `until`. Other keys are independent."""
+        """A used key is refused until `until` has passed, even with a later `until`. Other keys are accepted."""
         until = NOW + timedelta(seconds=300)
 
         assert nonces.use(KEYS[0], until, NOW)
@@ -87,7 +87,7 @@ class NonceContract:
         assert nonces.use(KEYS[1], until, NOW)
 
     def test_a_key_is_accepted_again_after_its_end(self, nonces: Nonces) -> None:
-        """After `until` the key is new, and the second use is refused again."""
+        """After `until`, the first use of the key is accepted again, and the second use is refused."""
         until = NOW + timedelta(seconds=300)
         later = until + timedelta(microseconds=1)
         nonces.use(KEYS[0], until, NOW)
@@ -97,8 +97,7 @@ class NonceContract:
         assert answers == [True, False]
 
     def test_a_forgotten_key_is_refused_to_a_delayed_request(self, nonces: Nonces) -> None:
-        """A later request, or one on a clock that was ahead, made the port forget the key, and other keys that ended by
-        then. The port cannot tell whether such a key is new, so it raises `ClockBehind`."""
+        """The port forgets expired keys, and cannot tell them from new keys later, so it raises `ClockBehind`."""
         until = NOW + timedelta(seconds=10)
         assert nonces.use(KEYS[0], until, NOW)
         later = NOW + timedelta(seconds=20)
@@ -126,7 +125,7 @@ class NonceContract:
         assert [False] * self.capacity == [nonces.use(key, until, until) for key in KEYS[: self.capacity]]
 
     def test_a_key_that_ends_frees_its_place(self, nonces: Nonces) -> None:
-        """One new key takes its place, and the other keys stay used, in whatever order they were added."""
+        """One new key replaces the expired key. All other keys stay used, in any order of their use."""
         ends = [NOW + timedelta(seconds=seconds) for seconds in (40, 10, 30, 20)]
         for key, until in zip(KEYS, ends, strict=False):
             nonces.use(key, until, NOW)
@@ -151,7 +150,7 @@ class NonceContract:
     # --- several processes ---
 
     def test_a_key_is_accepted_once_by_all_processes(self, nonces: Nonces, other: Nonces) -> None:
-        """A replay that reaches another process is refused too, also after its key was forgotten."""
+        """Of two uses of a key in two processes, the second is refused. This also holds for a key that had expired."""
         until = NOW + timedelta(seconds=10)
         later = until + timedelta(seconds=10)
 

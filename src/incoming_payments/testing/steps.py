@@ -114,7 +114,7 @@ def credit_at_once(stores: Sequence[PaymentStore]) -> None:
 
 
 def insert_at_once(stores: Sequence[PaymentStore]) -> None:
-    """Insert payments with one id through all `stores` concurrently. Assert that one succeeds, and is stored."""
+    """Insert payments with one id through all `stores` concurrently. Assert that one insert succeeds, and is stored."""
     decisions = [a_creation(id=UNUSED_ID, limit=number + 1) for number in range(len(stores))]
 
     def caller(store: PaymentStore, decision: Decision[IncomingPayment]) -> IncomingPayment | None:

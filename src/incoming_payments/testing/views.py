@@ -56,7 +56,7 @@ class SyncView:
         """Run `coroutine` in the store's event loop, and return its result. Raises `StoreUnusable` after `close`."""
         if self._loop.is_closed():
             coroutine.close()
-            raise StoreUnusable("the view of the store is closed: open another")
+            raise StoreUnusable("the view of the store is closed: open another view")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     @property

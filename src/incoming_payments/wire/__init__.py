@@ -2,8 +2,8 @@
 
 The reader is strict. It accepts only the format of the specification, and refuses everything else with `MalformedJson`.
 `details["member"]` is the full path of the wrong member, such as `metadata.lines[2].price`. Duplicate members are
-refused, because two readers could read such a body differently. So are numbers that a double changes (RFC 7493 §2.2).
-The query of a list request is read as strictly, and refused with `MalformedQuery`.
+refused, because two readers could read such a body differently. Numbers that a double changes are refused too (RFC 7493
+§2.2). The query of a list request is checked as strictly as a body, and the refusal is `MalformedQuery`.
 """
 
 from incoming_payments.wire._json import read_json, write_json

@@ -116,7 +116,7 @@ class SummaryView:
 
 @frozen
 class PageView:
-    """One page of a list. The cursors name the first and the last payment. An empty page has none."""
+    """One page of a list. The cursors name the first and the last payment. An empty page has no cursors."""
 
     result: Sequence[SummaryView]
     has_next_page: bool
@@ -144,7 +144,7 @@ def _view_text(view: PaymentView | SummaryView | PageView | PublicView) -> str:
         return f'{{"pagination":{text},"result":[{",".join(map(_view_text, view.result))}]}}'
     if isinstance(view, PublicView) or view.metadata is None:
         return text
-    return f'{text[:-1]},"metadata":{view.metadata}}}'  # it is JSON already, and up to 100 are in a list
+    return f'{text[:-1]},"metadata":{view.metadata}}}'  # not parsed again: a list has up to 100 payments
 
 
 def write_error(code: str, description: str, details: Mapping[str, object]) -> bytes:
@@ -252,7 +252,7 @@ def _read_amount(value: object, _: object) -> Amount:
 
 _READER: Final = Converter(detailed_validation=True)
 _read_amount_json: Final = _strict(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_integer)
-# Hooks by member instead of by type: an optional member may be absent, but it must not be null.
+# These hooks are for members and not for types: an optional member may be absent, but it must not be null.
 _read_creation: Final = _strict(
     CreateRequest,
     wallet_address=_read_wallet_address,

@@ -72,9 +72,9 @@ def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store
     """Return the JSON value in `octets`. Raises `JsonRefused` for the first fault, and no other exception.
 
     The text is UTF-8 (RFC 8259 §8.1), without a byte order mark. A name that occurs twice in an object is refused,
-    because two readers could see two values. So are `NaN` and `Infinity`, which are not JSON, a value that is nested
-    too deep, and a number with too many digits. With `to_store`, refuse also what a database or a client could change:
-    numbers that a double cannot hold (RFC 7493 §2.2), NUL, and lone surrogates.
+    because two readers could see two values. `NaN` and `Infinity`, which are not JSON, values that are nested too deep,
+    and numbers with too many digits are refused too. With `to_store`, refuse also what a database or a client could
+    change: numbers that a double cannot hold (RFC 7493 §2.2), NUL, and lone surrogates.
     """
     try:
         text = octets.decode()
@@ -86,7 +86,7 @@ def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store
         return walk.value(_DECODER.decode(text), 0)
     except UnicodeDecodeError:
         raise JsonRefused("is not JSON", "is not UTF-8") from None
-    except RecursionError:  # the decoder or the walk raises it
+    except RecursionError:  # the decoder or the walk raises this error
         fault = f"is nested more than {depth_max} deep"
         raise JsonRefused(fault, fault) from None
     except json.JSONDecodeError as error:

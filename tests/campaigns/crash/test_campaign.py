@@ -29,7 +29,7 @@ def test_no_promise_breaks_when_workers_are_killed_at_random(tmp_path: Path) -> 
     figures = report.figures
     assert min(figures.fulfilled - KILLS, figures.repeated, figures.calls_credited, figures.creates) > 0
     assert figures.credits == figures.fulfilled + figures.calls_credited
-    assert "another takes its place" in (tmp_path / "service.log").read_text("utf-8")
+    assert "a new worker replaces it" in (tmp_path / "service.log").read_text("utf-8")
 
 
 def test_no_promise_breaks_while_the_host_approves(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_metrics_are_served(listen: ListenTable) -> None:
 
 def test_used_port_is_named(listen: ListenTable) -> None:
     """The error names the setting and what to change."""
-    says = rf"listen.metrics_port: cannot listen on 127.0.0.1 port {listen.metrics_port}: [^(]*; choose a port"
+    says = rf"listen.metrics_port: cannot listen on 127.0.0.1 port {listen.metrics_port}: [^(]*; choose another port"
     with (
         socket.create_server(("127.0.0.1", listen.metrics_port or 0)),
         pytest.raises(ConfigurationError, match=says),

@@ -139,7 +139,7 @@ def test_lost_worker_is_replaced(tmp_path: Path, number: signal.Signals, how: st
         assert [is_running(each) for each in (others[0][1], pid, new_pid)] == [True, False, True]
         program.process.terminate()
         assert program.process.wait(30) == 0
-    line = rf"incoming payments: worker {lost} \(process {pid}\) {how}: another takes its place\n"
+    line = rf"incoming payments: worker {lost} \(process {pid}\) {how}: a new worker replaces it\n"
     assert len(re.findall(line, program.log.read_text("utf-8"))) == 1
 
 
@@ -238,7 +238,7 @@ def test_stop_does_not_wait_for_replacements(tmp_path: Path) -> None:
         for _, pid, _ in workers:
             os.kill(pid, signal.SIGKILL)
         program.process.send_signal(signal.SIGCONT)
-        await_lines(program.log, "another takes its place", 6)
+        await_lines(program.log, "a new worker replaces it", 6)
         program.process.terminate()
         assert ended(program.process) == 0
         assert len(program.workers()) == 6
@@ -249,14 +249,14 @@ def test_interrupt_of_the_whole_group_is_no_loss(tmp_path: Path) -> None:
     with supervised(tmp_path, "signal.signal(signal.SIGINT, lambda *_: stopped.append(0))") as program:
         (_, first, _), (_, second, _) = sorted(program.workers())
         os.kill(first, signal.SIGKILL)
-        await_lines(program.log, "another takes its place")
+        await_lines(program.log, "a new worker replaces it")
         program.process.send_signal(signal.SIGSTOP)
         os.kill(second, signal.SIGINT)
         await_end(second)
         program.process.send_signal(signal.SIGINT)
         program.process.send_signal(signal.SIGCONT)
         assert ended(program.process) == 0
-        assert program.log.read_text("utf-8").count("another takes its place") == 1
+        assert program.log.read_text("utf-8").count("a new worker replaces it") == 1
 
 
 def test_timer_of_a_replacement_kills_no_worker_that_stops(tmp_path: Path) -> None:
@@ -494,7 +494,7 @@ def test_signal_before_the_workers_start(bank: Bank) -> None:
     with bank.log.open("wb") as output:
         process = Popen([sys.executable, "-c", code], stdout=output, stderr=output)
     assert ended(process) == 0
-    assert "another takes its place" not in bank.log.read_text("utf-8")
+    assert "a new worker replaces it" not in bank.log.read_text("utf-8")
 
 
 def test_metrics_port_in_use_creates_no_database(bank: Bank) -> None:

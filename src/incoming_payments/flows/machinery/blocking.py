@@ -1,6 +1,6 @@
 """Sync ports that block an event loop: refuse the ports of this library, and log the slow ports of a host.
 
-Meanwhile all other requests wait, and nothing else says why.
+While a sync port blocks the event loop, all other requests wait, and no other log line shows the cause.
 """
 
 import logging
@@ -44,7 +44,7 @@ class LoopWatch:
         if took_s <= PORT_BLOCKS_S_MAX:
             return
         name = method.partition(".")[0]
-        is_own = type(getattr(ports, name, None)).__module__.startswith("incoming_payments.")  # these do not wait
+        is_own = type(getattr(ports, name, None)).__module__.startswith("incoming_payments.")  # such ports do not wait
         if name not in self._logged and not is_own:
             self._logged.add(name)
             text = "%s blocked the event loop for %.2f s: write it with async def, so that other requests do not wait"

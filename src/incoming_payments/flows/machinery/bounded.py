@@ -20,7 +20,7 @@ from incoming_payments.limits import PORT_THREADS_MAX
 
 
 class BoundedCall:
-    """One call of a port: `wait` for it in a thread, or `await` it. Both raise `TimeoutError` at the bound."""
+    """One call of a port. Call `wait` in a thread, or `await` the call. Both raise `TimeoutError` at the bound."""
 
     def __init__(self, threads: "Threads", method: Callable[[Any], Any], argument: object, bound_s: float) -> None:
         self._threads = threads
@@ -123,7 +123,7 @@ class Threads:
                     future.set_exception(error)
                 else:
                     future.set_result(answer)
-            del future, call  # so that an idle thread keeps no argument alive
+            del future, call  # an idle thread must not keep arguments alive
             self._idle.release()
 
 

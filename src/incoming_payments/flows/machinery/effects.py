@@ -57,7 +57,7 @@ Flow = Generator[Effect[Any], Any, T]
 
 
 class Guarded(Generator[Effect[Any], Any, T]):
-    """A flow that warns if it is dropped without being run, as a coroutine does that was never awaited.
+    """A flow that warns if it is dropped without being run, like a coroutine that was never awaited.
 
     `yield from` and the drivers take the generator out of the flow, so a step costs no more than without the warning.
     The second attempt raises `FlowStuck`: a generator that has run returns `None` at once, as if it had succeeded.

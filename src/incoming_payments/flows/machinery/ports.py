@@ -78,7 +78,7 @@ class _Calls:
 
     @cached_property
     def approval_calls(self) -> ApprovalCalls | None:
-        """The calls of `approval` within its bound."""
+        """The calls of the port `approval`, each limited to `approval_s` seconds."""
         return None if self.approval is None else ApprovalCalls(self.approval, self.approval_s)
 
     @cached_property

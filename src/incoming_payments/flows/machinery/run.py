@@ -109,7 +109,7 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports, *, reporter: Ef
 
 
 def fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
-    """Return the generator of `flow`. Raise `ConfigurationError` for other arguments, and `FlowStuck` if it has run.
+    """Return the generator of `flow`. Raise `ConfigurationError` for other arguments, and `FlowStuck` for a used flow.
 
     A flow that has run would return `None` at once, as if it had succeeded.
     """

@@ -7,7 +7,7 @@ from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from typing import Any, Final
 
-_HASHES: Final = {64: hashlib.sha512, 32: hashlib.sha256}  # by the length of the digest in bytes
+_HASHES: Final = {64: hashlib.sha512, 32: hashlib.sha256}  # the hash function for each length of a digest in bytes
 # The lookbehind tries each name once. Without it, a long name without a value would take quadratic time.
 _CLAIM: Final = re.compile(r"(?<![a-z0-9\-])([a-z0-9\-]*)=([:\"']?)([A-Za-z0-9+/_\-]{32,200}={0,2})([:\"']?)")
 _CLAIMS_MAX: Final = 4  # usual requests have two at most

@@ -28,7 +28,7 @@ class Trial:
 class Draft:
     """A signature base with values that can be replaced. RFC 9421 §2.5."""
 
-    lines: tuple[tuple[Component, str | None], ...]  # each component and its value, or None if it has none
+    lines: tuple[tuple[Component, str | None], ...]  # each component, and its value if there is one
     params: str  # the value of the last line
 
     @property

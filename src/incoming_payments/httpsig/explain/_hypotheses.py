@@ -235,7 +235,7 @@ def _paths(case: Case, path: str) -> Iterator[str]:
     yield from unmounted[1:]
     for prefix in filter(_PREFIX.fullmatch, case.evidence.request.values("x-forwarded-prefix")[:1]):
         yield f"{prefix}{path}"
-    yield re.sub(r"/\.(?=/|$)|/[^/]+/\.\.(?=/|$)", "", path)  # dot segments resolved, one level deep
+    yield re.sub(r"/\.(?=/|$)|/[^/]+/\.\.(?=/|$)", "", path)  # the path with dot segments resolved to a depth of one
     yield quote(unquote_to_bytes(path), safe="/:@!$&'()*+,;=~-._")
     yield unquote(path)
 

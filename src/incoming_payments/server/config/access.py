@@ -51,7 +51,7 @@ class TokenTable:
     rights: tuple[RightTable, ...] = setting(
         "the rights of the token, an array of tables; see `rights`",
         written="[{{ actions = " + toml(_OWN) + ', identifier = "{base_url}/alice" }}]',
-        least="one or more in a token",
+        least="one or more tables in a token",
         example='rights = [{ actions = ["create"] }]',
     )
     expires_at: datetime | None = setting("when the token expires", None, "never", written="2027-01-01T00:00:00Z")

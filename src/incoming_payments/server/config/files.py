@@ -19,7 +19,7 @@ PRIVATE: Final = 0o077  # mode bits that a file with a secret must not have
 PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have: its writers can pose as the client
 _OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
 _STICKY: Final = stat.S_IWOTH | stat.S_ISVTX  # with both bits, as /tmp has them, a user can replace only own files
-# An extension that no secret ends with
+# A file name with an extension that no secret ends with
 _EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")
 _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
 ServerSecret = NewType("ServerSecret", bytes)  # the content of a file of `secret_files`
@@ -111,7 +111,7 @@ class Files:
         """Return the path of a file for an error message, unless `name` may be a secret in the wrong place."""
         path = self.folder / name
         is_name = name.isprintable() and (
-            len(name) < PEER_TOKEN_CHARS_MIN  # shorter than any secret
+            len(name) < PEER_TOKEN_CHARS_MIN  # the name is shorter than any secret
             or _EXTENSION.fullmatch(name)
             or os.path.exists(path)
             or (os.path.dirname(name).strip("/") and os.path.isdir(path.parent))
@@ -161,7 +161,7 @@ class Files:
         how = "`openssl rand -hex 32` writes a new token"
         try:
             token = AccessToken(content.decode("ascii").strip())
-        except ValueError:  # other characters, or no token
+        except ValueError:  # the content has other characters, or is not a token
             need = "a token alone: letters, digits and -._~+/ with perhaps = at the end, and no `Bearer` in front"
             raise InvalidValue(f"{self.folder / name} must hold {need}; {how}") from None
         if len(token.value) < PEER_TOKEN_CHARS_MIN:

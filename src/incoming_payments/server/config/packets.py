@@ -55,7 +55,7 @@ class IlpTable:
         check=_files(SERVER_SECRETS_MAX),
         written='["{secret}"]',
     )
-    path: str = setting("where peers send ILP packets, below `base_url`; not below `/incoming-payments`", ILP_PATH)
+    path: str = setting("the path for ILP packets below `base_url`, and not below `/incoming-payments`", ILP_PATH)
     tolerance_units: int = setting(
         "by how many minor units a packet may exceed `incomingAmount`, unless `tolerance_basis_points` allows more",
         EXCESS_UNITS_DEFAULT,

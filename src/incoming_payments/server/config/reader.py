@@ -1,4 +1,4 @@
-"""Reading of a configuration by the classes of its tables, with cattrs. Every error names the setting at fault."""
+"""Read a configuration into the classes of its tables, with cattrs. Every error names the setting at fault."""
 
 import difflib
 import enum

@@ -39,9 +39,9 @@ class Setting:
     usual: tuple[int, int] | None = None
     unusual: str = ""
     written: str | None = None
-    is_active: bool = False  # whether `init` sets it although it is optional
-    example: str = ""  # for an array of tables: how to write it
-    least: str = ""  # for an array of tables: the required number of tables
+    is_active: bool = False  # whether `init` sets this optional setting
+    example: str = ""  # how to write an array of tables
+    least: str = ""  # the required number of tables in an array of tables
 
     @property
     def values(self) -> str:

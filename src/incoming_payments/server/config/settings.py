@@ -52,7 +52,7 @@ class Settings:
     policy: ServicePolicy
     wallet_addresses: StaticWalletAddresses
     tokens: tuple[ConfiguredToken, ...]
-    introspector: StaticIntrospector = field(repr=False)  # for the listed tokens
+    introspector: StaticIntrospector = field(repr=False)  # knows the listed tokens
     receiver: Receiver
     packets: PacketPolicy | None  # `None` without peers
     quotas: MemoryQuotas | None  # `None` without a quota

@@ -190,7 +190,7 @@ class Configuration:
     wallet_address: tuple[WalletAddressTable, ...] = table(
         "A wallet address that is hosted here. It excludes [wallet_addresses].",
         (),
-        least="one or more, or `[wallet_addresses]`",
+        least="one or more tables, or `[wallet_addresses]`",
         reloads=True,
     )
     wallet_addresses: WalletAddressesTable | None = table(
@@ -215,7 +215,7 @@ class Configuration:
         "A peer, which sends ILP packets. The service trusts a peer's token to settle the money of its packets. In "
         "production, create a token of your own, and protect it like money.",
         (),
-        least="any number; without a peer, the service accepts no packets",
+        least="any number of peers; without a peer, the service accepts no packets",
         reloads=True,
     )
     log: LogTable = table("The log, on standard error.", LogTable())

@@ -26,7 +26,7 @@ _LABEL: Final = r"[a-z0-9_\-]+"
 _AUTHORITY: Final = re.compile(
     rf"https?://(?P<host>{_LABEL}(?:\.{_LABEL})*|\[[0-9a-f:.]+\])(?::(?P<port>[1-9][0-9]{{0,4}}))?/"
 )
-_NUMBER_LAST: Final = re.compile(r"(?:.*\.)?[0-9][0-9a-fx]*")  # curl may read it as an IPv4 address
+_NUMBER_LAST: Final = re.compile(r"(?:.*\.)?[0-9][0-9a-fx]*")  # curl may read such a host as an IPv4 address
 _DOT_SEGMENT: Final = re.compile(r"/(?:\.|%2[Ee]){1,2}(?:/|$)")
 # `printf` leaves these characters unchanged in single quotes
 _PLAIN: Final = frozenset(range(0x20, 0x7F)) - frozenset(b"'%\\-")

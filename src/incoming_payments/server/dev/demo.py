@@ -193,7 +193,7 @@ class _Story:
         return urlsplit(str(answer.body["id"])).path
 
     def _read(self, client: "_Client", path: str, *, received: str, completed: bool) -> dict[str, Any]:
-        self._say("The client reads it, signed.")
+        self._say("The client reads the payment with a signed request.")
         answer = self._send(client, "GET", path)
         self._same("status", answer.status, 200)
         self._same("receivedAmount", answer.body.get("receivedAmount", {}).get("value"), received)
@@ -202,7 +202,7 @@ class _Story:
         return answer.body
 
     def _read_publicly(self, client: "_Client", path: str, *, received: str) -> None:
-        self._say("A client reads it without a token and a signature.")
+        self._say("A client reads the payment without a token and a signature.")
         answer = self._send(client, "GET", path, signed=False)
         self._same("status", answer.status, 200)
         self._same("members", sorted(answer.body), ["authServer", "receivedAmount"])

@@ -81,16 +81,19 @@ def add_parser(commands: Any, configuration: str) -> None:
         "--nonce", action="store_true", help="add a random nonce: a service accepts the request once"
     )
     signature.add_argument(
-        "--created", metavar="TIME", type=int, help="the time of the signature, in seconds since 1970 (now)"
+        "--created", metavar="TIME", type=int, help="the time of the signature, in seconds since 1970 (default: now)"
     )
     signature.add_argument(
         "--expires", metavar="SECONDS", type=int, help="how many seconds after created the signature expires"
     )
-    signature.add_argument("--label", default="sig1", help="the signature's label (sig1)")
+    signature.add_argument("--label", default="sig1", help="the signature's label (default: sig1)")
     signature.add_argument("--tag", help="the parameter tag")
-    signature.add_argument("--alg", action="store_true", help="with the parameter alg")
+    signature.add_argument("--alg", action="store_true", help="add the parameter alg")
     signature.add_argument(
-        "--digest", choices=get_args(DigestAlgorithm), default="sha-512", help="the digest of the body (sha-512)"
+        "--digest",
+        choices=get_args(DigestAlgorithm),
+        default="sha-512",
+        help="the digest algorithm for the body (default: sha-512)",
     )
     parser.set_defaults(run=_run)
 
@@ -297,7 +300,9 @@ def _key_error(path: Path, algorithm: Algorithm | None, error: MalformedKey) -> 
         kinds = "Ed25519 signs with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the others"
         return _wrong("--algorithm", f"{path}: a key of this type cannot sign {so}: {kinds}")
     if member is None:
-        return _wrong("--key", f"{path} cannot be read as a private key: is it complete, and PKCS #8?")
+        return _wrong(
+            "--key", f"{path} cannot be read as a private key: check that the file is complete, and in PKCS #8"
+        )
     return _wrong("--key", f"{path} cannot be used: {error.description}")
 
 
@@ -335,13 +340,13 @@ def _sign(request: RequestMessage, key: PrivateKey, options: argparse.Namespace)
 
 
 def _component(text: str) -> Component:
-    """Return a component written as in a signature. The quotes may be missing, because shells remove them."""
+    """Parse a component identifier. The quotes may be missing, because shells remove them."""
     name, semicolon, parameters = text.partition(";")
     identifier = text if text.startswith('"') else f'"{name}"{semicolon}{parameters}'
     try:
         [read] = parse_signature_input([f"c=({identifier})"]).values()
         [component] = () if read.parameters else read.components
-    except (MalformedField, ValueError):  # a ValueError means more than one
+    except (MalformedField, ValueError):  # a ValueError means more than one component
         how = f"--cover {_shown(text)} is not a component: write it as @query, x-a or 'x-a;bs'"
         raise _wrong("--cover", how) from None
     return component

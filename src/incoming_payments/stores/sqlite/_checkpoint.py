@@ -1,11 +1,11 @@
 """Checkpoints copy the log into the database. The lock file shows which copied pages are known to be on the disk.
 
 SQLite syncs the database only after it has copied the whole log. While a reader needs an older state, a checkpoint
-copies a part, and the next checkpoint syncs both. If that sync fails, the earlier part may be lost, although the index
-of the log shows it as copied. A process that was killed in that sync may have got its error. Other processes would then
-read what was there before, or sync only the later part, and begin the log again. So a store that finds a sync of that
-kind unfinished stops, before it writes and before it answers a read. While the sync is in progress, reads wait for its
-end. At the next start SQLite recovers the log, and copies all of it again: see `_opening`.
+copies only a part of the log, and the next checkpoint syncs both parts. If that sync fails, the earlier part may be
+lost, although the index of the log shows it as copied. A process that was killed in that sync may have received the
+error of the sync. Other processes would then read the old pages, or sync only the later part and overwrite the log. So
+a store that finds such a sync unfinished stops, before it writes and before it answers a read. While the sync is in
+progress, reads wait for its end. At the next start SQLite recovers the log, and copies all of it again: see `_opening`.
 """
 
 import fcntl
@@ -20,8 +20,8 @@ from incoming_payments.stores.sqlite._watch import KILLED_IN_SYNC, FileWatch
 class Copied(NamedTuple):
     """What a checkpoint has done."""
 
-    frames: int  # of the log
-    is_all: bool  # whether all of them are in the database and synced
+    frames: int  # the number of frames in the log
+    is_all: bool  # whether all frames are in the database and synced
 
 
 class AnotherCopies(sqlite3.OperationalError):
@@ -43,21 +43,21 @@ def copy_log(connection: sqlite3.Connection, watch: FileWatch) -> Copied:
 
 
 def empty_log(connection: sqlite3.Connection, watch: FileWatch) -> Copied:
-    """Copy the log into the database, and shorten it to nothing. Returns and raises as `copy_log`.
+    """Copy the log into the database, and empty the log. The result and the errors are those of `copy_log`.
 
-    SQLite takes the write lock. While another process has the lock, SQLite copies and syncs without it. If that sync
-    failed, a transaction of the other process could use pages that are lost. So this does nothing unless an earlier
-    checkpoint has synced all pages that it has copied.
+    SQLite takes the write lock. While another process has the lock, SQLite copies and syncs without the lock. If that
+    sync failed, a transaction of the other process could use lost pages. So this function does nothing unless an
+    earlier checkpoint has synced all pages that it has copied.
     """
     return _checkpoint(connection, watch, "TRUNCATE")
 
 
 def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> Copied:
-    if watch.is_stopped:  # it writes nothing, also when it is closed
+    if watch.is_stopped:  # a stopped store writes nothing, even when it is closed
         raise watch.refusal()
     with open(watch.log_path, "rb", buffering=0) as log:
         try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process; SQLite does not use this lock
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the lock ends with the process; SQLite does not use it
         except BlockingIOError:
             raise AnotherCopies("another process copies the log into the database") from None
         before, after = watch.lock.checkpoints(), Checkpoints.COPIED

@@ -21,7 +21,7 @@ _SELECT: Final = "SELECT id FROM database_id"
 
 def ensure_id(connection: sqlite3.Connection) -> bytes:
     """Return the id of the database, and give it one if it has none."""
-    with connection:  # it commits or rolls back
+    with connection:  # the `with` commits or rolls back
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(_CREATE)
         row = connection.execute(_SELECT).fetchone()

@@ -18,7 +18,7 @@ def stat(path: str) -> os.stat_result | None:
 
 
 def identity(found: os.stat_result) -> Identity:
-    """Return the device and the number of a file. No two files have the same ones at the same time."""
+    """Return the device and the inode number of a file. They identify the file while it exists."""
     return found.st_dev, found.st_ino
 
 

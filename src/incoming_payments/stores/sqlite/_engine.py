@@ -74,10 +74,11 @@ class Engine:
         return self._read(rows, lambda rows: self._file.patiently(lambda: query(rows)))
 
     def read_at_once(self, query: Callable[[Rows], T]) -> T | None:
-        """As `read`, for the thread of an event loop. Return `None` when the answer has to come from `read_elsewhere`.
+        """Read in the thread of an event loop. Return `None` when the caller has to use `read_elsewhere`.
 
-        That is so when no connection is open and idle, when another process holds the file, when a fork is pending or
-        reads are held back, and after slow reads: see `SlowReads`. Otherwise the loop waits for one read.
+        The caller has to use `read_elsewhere` when no connection is open and idle, when another process holds the file,
+        when a fork is pending, when reads are held back, and after slow reads (see `SlowReads`). Otherwise the loop
+        waits for one read.
         """
         began_s = time.monotonic()
         with self._lock:
@@ -194,10 +195,10 @@ class Engine:
         Raises `StoreUnavailable` when a job has called: it would wait for its own thread.
         """
         if self._writer is not None and self._writer.is_this_thread:
-            raise StoreUnavailable("this thread is in the middle of an update: repeat the call after it")
+            raise StoreUnavailable("this thread is running an update: repeat the call after the update")
         self._state_changed.wait_for(lambda: not self._fork_pending)
         if self._closed:
-            raise StoreUnusable(f"the store of {self._file.path} is closed: open another")
+            raise StoreUnusable(f"the store of {self._file.path} is closed: open another store")
 
     def _end_reading(self, rows: Rows | None, *, broken: bool = False) -> None:
         with self._lock:
@@ -223,7 +224,7 @@ class Engine:
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-_paused: list[Engine] = []  # by the fork that is under way
+_paused: list[Engine] = []  # the engines that the current fork has paused
 _forking = threading.RLock()  # held during a fork, so that only one thread forks at a time
 
 
@@ -231,7 +232,7 @@ def _before_fork() -> None:
     _forking.acquire()
     interrupt: BaseException | None = None
     for engine in list(_engines):
-        _paused.append(engine)  # before the pause, so that the engine continues after the fork even if the pause fails
+        _paused.append(engine)  # listed before the pause: the engine continues after the fork even if the pause fails
         while not engine.is_paused:
             try:
                 engine.before_fork()

@@ -25,9 +25,9 @@ _LOST_DATA: Final = _codes(
     "IOERR_SHORT_READ IOERR_WRITE IOERR_FSYNC IOERR_DIR_FSYNC IOERR_TRUNCATE IOERR_BEGIN_ATOMIC IOERR_COMMIT_ATOMIC "
     "IOERR_ROLLBACK_ATOMIC"
 )
-# These pass: another process holds the lock, the disk is full or cannot be read, the file is read-only.
+# Temporary errors: another process holds the lock, the disk is full or unreadable, or the file is read-only.
 _TEMPORARY: Final = _codes("BUSY CANTOPEN FULL INTERRUPT IOERR LOCKED NOMEM PERM PROTOCOL READONLY")
-_NO_ACCESS: Final = _codes("CANTOPEN PERM READONLY")  # a part of the above
+_NO_ACCESS: Final = _codes("CANTOPEN PERM READONLY")  # a part of `_TEMPORARY`
 _ABOUT_THE_STATEMENT: Final = _codes("CONSTRAINT MISMATCH MISUSE RANGE TOOBIG")
 
 

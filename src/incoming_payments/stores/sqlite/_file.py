@@ -33,10 +33,10 @@ from incoming_payments.stores.sqlite._watch import FileWatch, OnStop
 T = TypeVar("T")
 
 SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
-# Between attempts to get a lock. Shorter than a commit of another process, so that this process gets its turn. With
-# 1 ms, the slowest creates of two processes take 1.6 times as long (benchmark `http`, p99).
+# The pause between attempts to get a lock. It is shorter than a commit of another process, so that this process gets
+# its turn. With 1 ms, the slowest creates of two processes take 1.6 times as long (benchmark `http`, p99).
 _POLL_S: Final = 0.0002
-COPY_S_MAX: Final = 0.01  # to wait for the write lock before a checkpoint: longer than some commits of another process
+COPY_S_MAX: Final = 0.01  # longest wait for the write lock before a checkpoint: as long as several commits
 
 # FULL syncs the log at every commit: without it, a power cut can remove acknowledged commits. On macOS only F_FULLFSYNC
 # reaches the disk.
@@ -63,7 +63,7 @@ class DatabaseFile:
             )
         self.path = _checked_path(path)
         if not 0 <= busy_s <= STORE_BUSY_S_MAX:
-            text = f"busy_s is how many seconds to wait for a lock, from 0 to {STORE_BUSY_S_MAX:g}"
+            text = f"busy_s, the seconds to wait for a lock, must be from 0 to {STORE_BUSY_S_MAX:g}"
             raise ConfigurationError(text, setting="busy_s")
         self._busy_s = busy_s
         self.watch = FileWatch(self.path, on_stop)
@@ -95,7 +95,7 @@ class DatabaseFile:
         return has_id(self.path, id)
 
     def restore(self, known: bytes) -> bytes:
-        """As `_restored`, begin another log, and return the id of the database. `known` is the id in the lock file.
+        """Restore the log, begin another log, and return the id of the database. `known` is the id in the lock file.
 
         The place of the log on the disk may be lost as well, and no write in place repairs that. Return `UNKNOWN` while
         a new id is in the log only: `has_id` reads the database without its log.
@@ -108,7 +108,7 @@ class DatabaseFile:
         return id if empty_log(connection, self.watch).is_all else UNKNOWN
 
     def release(self) -> None:
-        """Close the connections that this process keeps open. No other one is open.
+        """Close the connections that this process keeps open. No other connection is open.
 
         The next call opens them again.
         """
@@ -118,7 +118,7 @@ class DatabaseFile:
         is_copied = False
         if self.watch.is_open:
             with contextlib.suppress(StoreStopped, sqlite3.Error, OSError):
-                self.watch.check()  # first: the path may name another file by now
+                self.watch.check()  # check first: the path may name another file by now
                 with contextlib.closing(self._open("rw")) as other:
                     _set(other, *_SYNCED)
                     # SQLite makes a checkpoint when the last connection is closed, and hides its errors.
@@ -126,7 +126,7 @@ class DatabaseFile:
         self.watch.forget_index()
         for each in (guard, connection) if is_copied else (connection, guard):
             self.disconnect(each)
-        self._held = None  # last: an interrupt must not leave them open, and the call can be repeated
+        self._held = None  # set last, so that an interrupted call can be repeated
 
     def close(self) -> None:
         """Close the connections that this process keeps open, and release the lock."""
@@ -148,7 +148,8 @@ class DatabaseFile:
         """Begin to write when no other process holds the write lock. Raises `sqlite3.Error` after `busy_s`."""
         self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         if log.before_write():
-            # SQLite counts the pages of the log in shared memory. After a checkpoint has emptied the log, it has none.
+            # SQLite counts the pages of the log in shared memory. A checkpoint that empties the log sets this count to
+            # 0.
             _, other = self._hold()
             if self.patiently(lambda: copy_log(other, self.watch)).frames:
                 raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
@@ -163,12 +164,13 @@ class DatabaseFile:
         connection.execute("COMMIT")
         size_bytes = log.after_commit()
         if not size_bytes:
-            # Another process may have emptied the log by a checkpoint. Else this one finds that the frames are gone.
+            # Another process may have emptied the log by a checkpoint. Otherwise, frames are lost, and this call finds
+            # that.
             self.copy_log(connection)
         return size_bytes
 
     def copy_log(self, connection: sqlite3.Connection, *, patience_s: float | None = None) -> Copied:
-        """As `_checkpoint.copy_log`, and patiently. Takes SQLite's write lock."""
+        """Call `_checkpoint.copy_log` with retries. Takes SQLite's write lock."""
         _, other = self._hold()
 
         def copy() -> Copied:
@@ -261,7 +263,7 @@ class DatabaseFile:
         return connection
 
     def patiently(self, action: Callable[[], T], patience_s: float | None = None) -> T:
-        """Repeat `action` while another process holds the lock. SQLite's own waiting may never get it.
+        """Repeat `action` while another process holds the lock. SQLite's own busy handler may never get the lock.
 
         Raises `sqlite3.OperationalError` after `patience_s` seconds, which is `busy_s` if it is not given.
         """
@@ -276,7 +278,7 @@ class DatabaseFile:
 
     def _create(self, connection: sqlite3.Connection) -> None:
         """Create the tables in an empty file."""
-        self._version(connection)  # before the file is changed: it may belong to another application
+        self._version(connection)  # check first: the file may belong to another application
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreUnusable(f"the file system of {self.path} cannot hold a write-ahead log (WAL)")

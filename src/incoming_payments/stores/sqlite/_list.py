@@ -1,7 +1,7 @@
 """The pages of lists, each by one scan of an index that begins at the place of the page.
 
-The state of a payment is not stored. Its conditions are those of `lifecycle.state_of` on the stored columns: amounts
-are decimal text without leading zeros, so the longer text is the greater amount.
+The state of a payment is not stored. Each query applies the conditions of `lifecycle.state_of` to the stored columns:
+amounts are decimal text without leading zeros, so the longer text is the greater amount.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _STATES: Final = {
 
 
 class Scan:
-    """The reading of the page of `query`: call `read` until `is_done`.
+    """A reader of the page of `query`: call `read` until `is_done`.
 
     A query with a state, or with a client alone, may pass over any number of payments. Then each call reads a slice of
     the list, so that no read keeps the writer from emptying the log for long.
@@ -85,7 +85,7 @@ def _clauses(query: PaymentQuery, limit: int, end: Place | None) -> tuple[str, l
 def _conditions(query: PaymentQuery, end: Place | None) -> Iterator[tuple[str, tuple[object, ...]]]:
     """Yield each condition and its values.
 
-    Only one condition bounds the scan on each side. With two, SQLite might begin the scan at the wider one.
+    Only one condition bounds the scan on each side. With two conditions, SQLite might begin at the wider bound.
     """
     if query.wallet_address is not None:
         yield "wallet_address = ?", (query.wallet_address,)

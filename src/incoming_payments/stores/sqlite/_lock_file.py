@@ -1,4 +1,4 @@
-"""The lock file `<database>-lock`: who has the database open, and what is known about its files.
+"""The lock file `<database>-lock` shows that processes have the database open, and the state of its files.
 
 Each open store holds a shared `flock` on it. Its text shows that the database is in use. In the other states it is
 shorter. No release may change the text: stores of two releases would stop each other. Behind the text are the tag of
@@ -23,7 +23,7 @@ _CLOSED: Final = -1
 
 
 class Text(IntEnum):
-    """How much of the text is there. The rest is zeros, or missing: to shorten a file works when the disk is full."""
+    """The length of the text in the file. The file ends there or continues with zeros, so a full disk does no harm."""
 
     NEW = 0  # the lock file has never had a database
     STOPPED = 1  # a store has stopped
@@ -34,9 +34,9 @@ class Text(IntEnum):
 class Checkpoints(IntEnum):
     """What is known about the pages that checkpoints have copied from the log into the database."""
 
-    SYNCED = 0  # they are on the disk
-    COPIED = 1  # some may not be on the disk: a checkpoint has copied a part of the log, or has begun to
-    SYNCING = 2  # the same, and another checkpoint has begun, which may sync them
+    SYNCED = 0  # the pages are on the disk
+    COPIED = 1  # some pages may not be on the disk: a checkpoint has copied a part of the log, or has begun to
+    SYNCING = 2  # as in COPIED, and another checkpoint has begun, which may sync the pages
 
 
 class LockFile:
@@ -44,7 +44,7 @@ class LockFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.id = UNKNOWN  # of the database that the log belongs to
+        self.id = UNKNOWN  # the id of the database that the log belongs to
         self._descriptor = _CLOSED
         self._identity: _disk.Identity | None = None
 

@@ -21,7 +21,7 @@ class LogWatch:
         self._files = files
         self._path = files.log_path
         self._last: tuple[bytes, int] | None = None  # the log after the last commit: its salts, and its size in bytes
-        self._salts, self._bytes = b"", 0  # of the log before the commit in progress
+        self._salts, self._bytes = b"", 0  # the salts and the size of the log before the commit in progress
         self._tag = os.urandom(TAG_BYTES)
         try:
             # Closing this descriptor releases no lock of SQLite: SQLite locks the database and the shared memory only.
@@ -46,7 +46,7 @@ class LogWatch:
         The caller holds SQLite's write lock. A checkpoint may have emptied the log: then call `forget`. Otherwise
         another program has emptied it: then stop the store.
         """
-        # Before the write: another index means that other processes may have written to the log, unknown to this one.
+        # Check before the write: if the index was replaced, other processes may have written to the log unnoticed.
         self.check_names()
         (size_bytes, header), last = self._read(), self._last
         is_empty, self._salts, self._bytes = size_bytes < _LOG_HEADER_BYTES, header[_SALTS], size_bytes
@@ -64,7 +64,7 @@ class LogWatch:
         self._last = None
 
     def is_new_committer(self) -> bool:
-        """Return whether this connection has not committed yet, or another one has committed since."""
+        """Return whether this connection has not committed yet, or another connection has committed since."""
         return self._files.is_new_committer(self._tag)
 
     def after_commit(self) -> int:
@@ -108,5 +108,5 @@ class LogWatch:
                 return size_bytes, header
 
     def _size(self) -> int:
-        """Return the size of the log in bytes. Another process may change it between two calls: then look again."""
+        """Return the size of the log in bytes. Another process may change the size between two calls."""
         return os.lseek(self._log, 0, os.SEEK_END)

@@ -1,15 +1,15 @@
 """Open a database so that everything that the store answers later is on the disk.
 
 - Before its first answer, each process writes the whole log again in place, and syncs it. A child after a fork does so
-  too. Data that never reached the disk reaches it then, or the process answers nothing. A killed process may have left
-  such data: it died before the end of its sync, or it has got the error of the sync, so that the next sync succeeds.
-  The store holds SQLite's write lock during this, because other processes, also without this library, may write to the
-  database too.
+  too. So data in the log that never reached the disk reaches it now; if the write fails, the process answers nothing. A
+  killed process may have left such data: the process died before its sync ended, or it received the error of the sync,
+  and the kernel reports each error only once. The store holds SQLite's write lock during this, because other processes,
+  also without this library, may write to the database too.
 - Only one process at a time does this: see `one_at_a_time`.
-- From then on each process keeps a connection open. While one is open, SQLite does not recover the log, and shows no
-  commit whose sync has not succeeded. The store closes that connection before a fork, and at its own end.
-- After a stop, or after an unfinished checkpoint, SQLite has to recover the log: then it copies the whole log again. It
-  recovers nothing while a program without this library has the database open. So the store waits for its end.
+- From then on each process keeps a connection open. While this connection is open, SQLite does not recover the log, and
+  shows no commit whose sync has not succeeded. The store closes that connection before a fork, and at its own end.
+- After a stop, or after an unfinished checkpoint, SQLite has to recover the log: then it copies the whole log again.
+  SQLite recovers nothing while another program has the database open. So the store waits until that program ends.
 """
 
 import contextlib
@@ -100,7 +100,8 @@ def _await_other_programs(watch: FileWatch, deadline: float) -> None:
 def _is_connected(index_path: str) -> bool:
     """Return whether another process has a connection to the database: each one locks this byte of the index.
 
-    This process has none: its locks would be lost when the descriptor is closed.
+    The calling process must have no connection, because closing the descriptor would release the locks of that
+    connection.
     """
     try:
         index = os.open(index_path, os.O_RDWR)
@@ -130,7 +131,7 @@ def _open_alone(watch: FileWatch, database: Database) -> None:
     elif lock.id and not database.has_id(lock.id):
         raise StoreUnusable(
             f"{watch.log_path} belongs to another database than {watch.path}, such as the one before a backup was "
-            "restored: put the database back that it belongs to, because only the log may hold its last payments. "
+            "restored: restore the database of this log, because only the log may hold the last payments. "
             f"If you restored a backup on purpose, move {watch.log_path} away and keep it"
         )
     if is_new:

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-APPLICATION_ID: Final = int.from_bytes(b"IPay")  # by this number in the header, `file` and the store know the file
+APPLICATION_ID: Final = int.from_bytes(b"IPay")  # `file` and the store recognise the file by this number in the header
 VERSION: Final = 1
 
 # Amounts are minor units of the asset as decimal text. Times are microseconds since 1970 in UTC.
@@ -29,7 +29,7 @@ STATEMENTS: Final = (
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX payments_to_sweep ON payments (sweep_at, id) WHERE sweep_at IS NOT NULL",
-    # For lists, which are in the order of creation time and id. `_list` names one of these indexes in each query.
+    # These indexes are for lists, which are ordered by creation time and id. Each query in `_list` names one of them.
     "CREATE INDEX payments_created ON payments (created_at, id)",
     "CREATE INDEX payments_of_wallet ON payments (wallet_address, created_at, id)",
     "CREATE INDEX payments_of_client ON payments (wallet_address, client, created_at, id)",
@@ -69,7 +69,7 @@ STATEMENTS: Final = (
     ) STRICT, WITHOUT ROWID
     """,
     "CREATE INDEX idempotency_keys_to_sweep ON idempotency_keys (until)",
-    # Used nonces, each until its signature is stale.
+    # The used nonces. A nonce is kept until its signature is too old.
     "CREATE TABLE nonces (key TEXT PRIMARY KEY NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE INDEX nonces_to_sweep ON nonces (until)",
     # `held` is the number of nonces: counting them takes longer the more there are. Nonces with `until` up to
@@ -78,5 +78,5 @@ STATEMENTS: Final = (
     "INSERT INTO nonce_count (held, swept_until) VALUES (0, 0)",
 )
 _CREATE: Final = re.compile(r"CREATE (TABLE|INDEX) (\w+)")
-# The tables and indexes, as "table payments". Queries name indexes, so they fail without them.
+# The tables and indexes, as "table payments". Queries name indexes, and fail if such an index is missing.
 PARTS: Final = tuple(f"{found[1].lower()} {found[2]}" for text in STATEMENTS if (found := _CREATE.search(text)))

@@ -9,7 +9,7 @@ from typing import Final
 from incoming_payments.errors import StoreUnusable
 
 _MOUNTS: Final = "/proc/self/mountinfo"  # Linux only; https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html
-_MOUNT_POINT: Final = 4  # the field of a line
+_MOUNT_POINT: Final = 4  # the index of the mount point among the fields of a line
 _OCTAL: Final = re.compile(rb"\\([0-7]{3})")  # a space, tab, line break or backslash in a path
 
 

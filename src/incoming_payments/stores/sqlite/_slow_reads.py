@@ -6,10 +6,10 @@ from incoming_payments.limits import STORE_SLOW_READ_S_MIN, STORE_SLOW_READS_S_M
 class SlowReads:
     """The slow reads of event loops. Times are seconds of a monotonic clock.
 
-    After slow reads, the next reads have to use other threads for some time. So slow reads take at most
-    `limits.STORE_SLOW_READS_SHARE_MAX` of the time of a loop, and at most `limits.STORE_SLOW_READS_S_MAX` and one read
-    at once. A read is known to be slow only when it has ended. So a disk that does not answer stops a loop once, until
-    it answers.
+    After slow reads, the next reads have to use other threads for some time. So slow reads take at most the share
+    `limits.STORE_SLOW_READS_SHARE_MAX` of the time of a loop. Slow reads in a row take at most
+    `limits.STORE_SLOW_READS_S_MAX` seconds, and the time of one more read. A read is known to be slow only when it has
+    ended. So a disk that does not answer stops a loop once, until it answers.
     """
 
     def __init__(self) -> None:

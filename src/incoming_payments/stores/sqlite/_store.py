@@ -165,34 +165,34 @@ class AsyncSqliteStore(_Store):
     """
 
     async def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
-        """As `SqliteStore.insert`."""
+        """Await the result of `SqliteStore.insert`."""
         return await self._write(_insertion(decision))
 
     async def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
-        """As `SqliteStore.find_creation`."""
+        """Await the result of `SqliteStore.find_creation`."""
         return await self._read(lambda rows: find_creation(rows, client, key, now))
 
     async def load(self, id: PaymentId) -> IncomingPayment:
-        """As `SqliteStore.load`."""
+        """Await the result of `SqliteStore.load`."""
         query = partial(_load, id)
         # In the thread of the loop, a signed get takes two thirds of the processor time (docs/reports/speed.md).
         payment = self._engine.read_at_once(query)
         return await self._read(query) if payment is None else payment
 
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
-        """As `SqliteStore.update`."""
+        """Await the result of `SqliteStore.update`."""
         return await self._write(partial(_update, id, decide, credit_id))
 
     async def events(self, id: PaymentId) -> Sequence[Event]:
-        """As `SqliteStore.events`."""
+        """Await the result of `SqliteStore.events`."""
         return await self._read(lambda rows: rows.events(id))
 
     async def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
-        """As `SqliteStore.find_expired`."""
+        """Await the result of `SqliteStore.find_expired`."""
         return await self._read(lambda rows: rows.expired(now, limit))
 
     async def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
-        """As `SqliteStore.find_payments`."""
+        """Await the result of `SqliteStore.find_payments`."""
         scan = Scan(query)
         while not scan.is_done:
             await self._read(scan.read)
@@ -200,15 +200,15 @@ class AsyncSqliteStore(_Store):
 
     @property
     def nonces(self) -> "AsyncSqliteNonces":
-        """As `SqliteStore.nonces`."""
+        """See `SqliteStore.nonces`."""
         return AsyncSqliteNonces(self)
 
     async def backup(self, target: str | os.PathLike[str]) -> None:
-        """As `SqliteStore.backup`, in another thread."""
+        """Await the result of `SqliteStore.backup`, which runs in another thread."""
         await self._read(lambda rows: back_up(rows.connection, target, self._engine.check_answer))
 
     async def close(self) -> None:
-        """As `SqliteStore.close`."""
+        """Await the result of `SqliteStore.close`."""
         await asyncio.to_thread(self._engine.close)
 
     async def __aenter__(self) -> Self:
@@ -251,7 +251,7 @@ class AsyncSqliteNonces:
         self._capacity = checked_capacity(capacity)
 
     async def use(self, key: str, until: datetime, now: datetime) -> bool:
-        """As `SqliteNonces.use`."""
+        """Await the result of `SqliteNonces.use`."""
         return await self._store._write(lambda rows: rows.use_nonce(key, until, now, self._capacity))  # noqa: SLF001
 
 

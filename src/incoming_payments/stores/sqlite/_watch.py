@@ -52,9 +52,9 @@ class FileWatch:
         self._on_stop = on_stop
         self._database: _disk.Identity | None = None
         self._database_bytes = 0
-        self._index: _disk.Identity | None = None  # while this process has a connection open
+        self._index: _disk.Identity | None = None  # the index of the log while this process has a connection open
         self._why: str | None = None  # the reason why the store has stopped
-        self._guard = threading.Lock()  # of `_why` and `lock`
+        self._guard = threading.Lock()  # the lock for `_why` and `lock`
 
     @property
     def is_stopped(self) -> bool:
@@ -77,14 +77,14 @@ class FileWatch:
                 self.lock.close()
 
     def stop(self, why: str) -> StoreStopped:
-        """Stop this store and every other one that has the database open. Returns the error to raise."""
+        """Stop this store and every other store that has the database open. Returns the error to raise."""
         with self._guard:
             if self._why is not None:
                 return self.refusal()
             # If this fails too, the other processes get the same error from the disk.
             with contextlib.suppress(OSError):
                 self.lock.shorten_text(Text.STOPPED)
-            self._why = why  # last, so that a call that an interrupt ended can be repeated
+            self._why = why  # set last, so that an interrupted call can be repeated
         # While the store is opened, the constructor raises the error, and there is no store yet that could stop.
         if self._on_stop is not None and self.is_open:
             try:
@@ -118,7 +118,7 @@ class FileWatch:
         if self._why is not None:
             raise self.refusal()
         if not self.lock.is_in_use():
-            raise self.stop("a store in another process that has the database open has stopped")
+            raise self.stop("another process that uses the database has stopped its store")
 
     def check_answer(self) -> None:
         """Raise `StoreStopped` when what was read from the database may be older than what is on the disk.
@@ -160,8 +160,8 @@ class FileWatch:
     def check_index(self) -> None:
         """Raise `StoreStopped` when the index of the log was removed or replaced while a connection is open.
 
-        A process that opens the database then creates another index. It does not see the locks and the commits of this
-        one, and this one does not see its commits.
+        A process that opens the database then creates another index. Neither process sees the locks and the commits of
+        the other.
         """
         index = None if self._index is None else _disk.stat(self.index_path)
         if self._index is not None and (index is None or _disk.identity(index) != self._index):

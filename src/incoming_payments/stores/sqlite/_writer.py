@@ -2,8 +2,8 @@
 
 The writer takes all waiting jobs, runs them one after the other in one transaction, commits once, and only then
 answers. So an answer is durable, and concurrent callers share the cost of one disk sync. Jobs that arrive while the
-writer waits for SQLite's write lock belong to the same batch. This makes 1.2 times as many creates a second, with two
-processes and 16 creates in flight (benchmark `http`).
+writer waits for SQLite's write lock belong to the same batch. This rule gives 1.2 times as many creates per second,
+with two processes and 16 creates in flight (benchmark `http`).
 
 A failure costs as few callers as possible:
 
@@ -171,7 +171,7 @@ class Writer:
         """Return the answer of `copy`, or `None` after an error. A lost write stops the store."""
         try:
             open.connection.rollback()
-            open.log.check_names()  # another process may have begun the log again, unknown to this one
+            open.log.check_names()  # another process may have replaced the log unnoticed
             return copy(open.connection)
         except Exception as error:  # noqa: BLE001 - it must not end the thread that all callers need
             is_passing = isinstance(error, sqlite3.Error) and is_busy(error)
@@ -186,15 +186,15 @@ class Writer:
     def _empty_log(self, connection: sqlite3.Connection) -> Copied:
         """Copy the rest of the log and empty it.
 
-        While readers overlap, SQLite can write the log from its beginning only if it waits for them. The readers of
-        this process are held back, because a reader that begins at once after another one would keep SQLite out.
+        While readers overlap, SQLite can write the log from the beginning only after a wait for these readers. The
+        readers of this process are held back, because readers that overlap without a gap would keep SQLite waiting.
         """
         deadline_s = time.monotonic() + STORE_TRUNCATE_MS_MAX / 1000
         with self._without_reads():
             while not (copied := self._copy_log(connection)).is_all:
                 if time.monotonic() >= deadline_s:
                     return copied
-                time.sleep(COPY_S_MAX)  # for readers of other processes
+                time.sleep(COPY_S_MAX)  # wait for readers of other processes
             connection.execute(f"PRAGMA busy_timeout = {STORE_TRUNCATE_MS_MAX}")
             try:
                 return empty_log(connection, self._file.watch)
@@ -210,8 +210,8 @@ class _Connection:
         self.log = log
         self.log_bytes = 0  # the size of the log, of which SQLite may use only the beginning
         self.truncate_at_bytes = STORE_LOG_BYTES_MAX
-        self.commits = 0  # since the last checkpoint
-        self.checkpoint_at_commits = 16  # at first
+        self.commits = 0  # commits since the last checkpoint
+        self.checkpoint_at_commits = 16  # the value at first
 
     def plan_checkpoint(self, frames: int) -> None:
         """Plan the next checkpoint for a log of about `STORE_LOG_FRAMES_MAX` frames. The last found `frames`."""

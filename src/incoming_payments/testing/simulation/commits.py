@@ -194,7 +194,7 @@ class Commits:
     def _check(self, task: Task, outcome: Any, *, decided: bool) -> None:
         """Compare the outcome of an update with the required result, and record the update in the ledger.
 
-        An update that failed before it was `decided` is not stored. The same credit may be, by another update.
+        An update that failed before it was `decided` is not stored. Another update may have stored the same credit.
         """
         effect = task.effect
         ledger = self._state.ledgers.get(effect.id)

@@ -119,7 +119,7 @@ class Operation(abc.ABC):
 
     id: PaymentId | None = None
     wants_answer = False
-    reads_clock_in_decision = False  # if not, the time of a decision is the time at which the call began
+    reads_clock_in_decision = False  # otherwise decisions use the time at which the call began
 
     @property
     def key(self) -> Hashable:

@@ -38,7 +38,7 @@ class Intent(enum.Enum):
 
     MONEY = "money"
     ZERO_AMOUNT = "amount 0"
-    PROBE = "probe"  # its condition cannot be fulfilled
+    PROBE = "probe"  # a packet with a condition that cannot be fulfilled
     BELOW_MINIMUM = "below the sender's minimum"
     CLOSE = "close the connection"
     MALFORMED = "malformed"

@@ -34,7 +34,7 @@ class SimulationState:
         self.steps = 0
         self.injects_faults = True
         self.ledgers: dict[PaymentId, Ledger] = {}
-        self.keys: dict[str, tuple[PaymentId, bytes]] = {}  # by idempotency key: the payment, and the request's body
+        self.keys: dict[str, tuple[PaymentId, bytes]] = {}  # the payment and the body under each key
         self.met: Counter[str] = Counter()
         self._trace: deque[tuple[int, str, Concerning | None, PaymentId | None]] = deque(maxlen=TRACE_ENTRIES_MAX)
 

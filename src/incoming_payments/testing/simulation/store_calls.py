@@ -12,7 +12,7 @@ from incoming_payments.ports import Decide
 from incoming_payments.testing.simulation.ledger import Mismatch, require
 from incoming_payments.testing.simulation.operation import Task
 
-INSPECT_TRIES_MAX: Final = 20  # tries with a store that fails by itself
+INSPECT_TRIES_MAX: Final = 20  # attempts to read from a store that fails at random
 
 
 class StoreCaller:

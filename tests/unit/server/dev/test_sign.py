@@ -563,7 +563,7 @@ WRONG: Final = [
     (["GET", URL, "--key", "traditional.pem"], f"traditional.pem {ENCRYPTED}"),
     (
         ["GET", URL, "--key", "damaged.pem"],
-        "damaged.pem cannot be read as a private key: is it complete, and PKCS #8?",
+        "damaged.pem cannot be read as a private key: check that the file is complete, and in PKCS #8",
     ),
     (["GET", URL, "--key", "x25519.pem"], f"x25519.pem: a key of this type cannot sign here: {KINDS}"),
     (["GET", URL, "--key", "k1.pem"], f"k1.pem: a key of this type cannot sign here: {KINDS}"),

@@ -113,9 +113,9 @@ def test_call_inside_an_update_is_refused(store: SqliteStore, tasks: AsyncSqlite
     """It would wait for itself."""
     id = create(store)
     for call in (lambda: create(store), lambda: store.load(id)):
-        with pytest.raises(StoreUnavailable, match="in the middle of an update"):
+        with pytest.raises(StoreUnavailable, match="this thread is running an update"):
             store.update(id, inside(call))
-    with pytest.raises(StoreUnavailable, match="in the middle of an update"):
+    with pytest.raises(StoreUnavailable, match="this thread is running an update"):
         asyncio.run(tasks.update(id, inside(lambda: asyncio.run(load(tasks, id)))))
     assert credit(store, id, "wire-1", 1).received.value == 1
 

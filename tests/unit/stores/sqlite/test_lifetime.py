@@ -62,7 +62,7 @@ def test_busy_s_out_of_bounds_is_refused(path: Path, busy_s: float) -> None:
     with pytest.raises(ConfigurationError) as caught:
         SqliteStore(path, busy_s=busy_s)
     assert caught.value.details == {"setting": "busy_s"}
-    assert caught.value.description == "busy_s is how many seconds to wait for a lock, from 0 to 5"
+    assert caught.value.description == "busy_s, the seconds to wait for a lock, must be from 0 to 5"
     assert not path.exists()
 
 

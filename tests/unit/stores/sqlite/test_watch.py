@@ -174,7 +174,7 @@ def test_stop_reaches_every_store_on_the_file(path: Path, monkeypatch: pytest.Mo
             with pytest.raises(StoreStopped) as caught:
                 call()
             assert caught.value.description == (
-                f"the store of {path} has stopped: a store in another process that has the database open has stopped. "
+                f"the store of {path} has stopped: another process that uses the database has stopped its store. "
                 "It acknowledges nothing more. Check the disk and the files, end every process that uses the database, "
                 "and start again"
             )
