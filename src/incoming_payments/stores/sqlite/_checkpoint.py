@@ -53,8 +53,6 @@ def empty_log(connection: sqlite3.Connection, watch: FileWatch) -> Copied:
 
 
 def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> Copied:
-    if watch.is_stopped:  # a stopped store writes nothing, even when it is closed
-        raise watch.refusal()
     with open(watch.log_path, "rb", buffering=0) as log:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the lock ends with the process; SQLite does not use it

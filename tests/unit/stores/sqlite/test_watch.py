@@ -472,8 +472,46 @@ def test_stop_is_noticed_until_the_last_look_before_an_answer(path: Path, monkey
         monkeypatch.setattr(os, "pread", look)
         store.load(id)
         stop_at = 2 * len(looks)
-        with pytest.raises(StoreStopped, match="a store in another process"):
+        with pytest.raises(StoreStopped, match="another process"):
             store.load(id)
+
+
+@pytest.mark.parametrize("state", [b"\1", b"\2"])
+def test_checkpoint_finds_what_another_process_has_left_meanwhile(
+    path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch, state: bytes
+) -> None:
+    """After a part of the log was copied, it is not emptied. After a killed process, the store stops."""
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
+    flock = fcntl.flock
+
+    def leave_and_lock(descriptor: int, kind: int) -> None:
+        flock(descriptor, kind)
+        leave_a_sync(path, state)
+
+    with SqliteStore(path) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", leave_and_lock)
+            assert credit(store, id, "wire-1", 1).received.value == 1  # the checkpoint comes after the answer
+            with contextlib.suppress(StoreStopped):
+                credit(store, id, "wire-2", 1)
+        if state == b"\2":
+            assert refuses_everything(store, id)
+        else:
+            assert credit(store, id, "wire-3", 1).received.value == 3
+
+
+@pytest.mark.parametrize("statement", ["PRAGMA synchronous", "PRAGMA wal_checkpoint"])
+def test_store_that_fails_late_in_its_opening_can_be_opened_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """The failed attempt leaves the log alone."""
+    id = leave_a_log(path)
+    with monkeypatch.context() as patch:
+        fail_on(patch, statement, sqlite3.SQLITE_IOERR_NOMEM)
+        with pytest.raises(StoreUnavailable):
+            SqliteStore(path)
+    with SqliteStore(path) as store:
+        assert store.load(id).received.value == 1
 
 
 def test_backup_of_pages_that_may_be_lost_gets_no_name(
