@@ -1,1 +1,1 @@
-"""What the service says over HTTP, without a web framework: Open Payments, ILP packets, and the OpenAPI document."""
+"""The endpoints turn requests into responses, without a web framework: Open Payments, ILP packets and OpenAPI."""

@@ -1,1 +1,1 @@
-"""What runs a flow: the effects, the ports that answer them, and the two drivers."""
+"""The two drivers run a flow. This package has the drivers, the effects, and the ports that answer the effects."""

@@ -18,7 +18,7 @@ from incoming_payments.stores.sqlite._watch import KILLED_IN_SYNC, FileWatch
 
 
 class Copied(NamedTuple):
-    """What a checkpoint has done."""
+    """The result of a checkpoint."""
 
     frames: int  # the number of frames in the log
     is_all: bool  # whether all frames are in the database and synced

@@ -1,4 +1,4 @@
-"""What the store asks the operating system about its files, without SQLite."""
+"""Helpers for files that use the operating system alone, and not SQLite."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""What SQLite's errors mean for the store and its callers."""
+"""This module tells from an error of SQLite whether data may be lost, and what the caller has to do."""
 
 import sqlite3
 from typing import Final

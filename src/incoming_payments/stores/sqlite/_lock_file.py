@@ -32,7 +32,7 @@ class Text(IntEnum):
 
 
 class Checkpoints(IntEnum):
-    """What is known about the pages that checkpoints have copied from the log into the database."""
+    """The states of the pages that checkpoints have copied from the log into the database."""
 
     SYNCED = 0  # the pages are on the disk
     COPIED = 1  # some pages may not be on the disk: a checkpoint has copied a part of the log, or has begun to
