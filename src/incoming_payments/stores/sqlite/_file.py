@@ -148,7 +148,7 @@ class DatabaseFile:
         """Begin to write when no other process holds the write lock. Raises `sqlite3.Error` after `busy_s`."""
         self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         if log.before_write():
-            # SQLite counts the pages of the log in shared memory. A checkpoint that empties the log sets the count to 0.
+            # SQLite counts the pages of the log in shared memory. A checkpoint that empties the log sets it to 0.
             _, other = self._hold()
             if self.patiently(lambda: copy_log(other, self.watch)).frames:
                 raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
