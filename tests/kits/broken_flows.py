@@ -228,7 +228,7 @@ def complete_without_expiry(
 
     yield from find_for_client(request, id, Action.COMPLETE, policy, now)
     completed = yield from UpdatePayment(id, decide)
-    return summary_of(completed, policy.payment_url(id), now)
+    return summary_of(completed, policy.payment_url(id))
 
 
 def list_the_last_twice(request: RequestMessage, query: str, policy: ServicePolicy, now: datetime) -> Flow[PageView]:

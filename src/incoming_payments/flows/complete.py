@@ -27,7 +27,7 @@ def complete_payment(
     """
     yield from find_for_client(request, id, Action.COMPLETE, policy, now)
     completed = yield from complete(id, clock=clock)
-    return summary_of(completed, policy.payment_url(id), now)
+    return summary_of(completed, policy.payment_url(id))
 
 
 @flow

@@ -111,7 +111,7 @@ def create_payment(
         proposed = decide(now=clock()).answer
         yield from _reserve_approved(proposed)
         payment, methods = yield from _insert(decide, proposed, keyed, policy, clock, reserved=True)
-    return view_of(payment, policy.payment_url(payment.id), methods, payment.created_at)
+    return view_of(payment, policy.payment_url(payment.id), methods)
 
 
 def _reserve_approved(payment: IncomingPayment) -> Flow[None]:

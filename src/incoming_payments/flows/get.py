@@ -23,7 +23,7 @@ def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, n
     """Return the full resource for a signed `request` with a token that may read it. Raises as `find_for_client`."""
     payment = yield from find_for_client(request, id, Action.READ, policy, now)
     methods = yield from methods_of(payment, now)
-    return view_of(payment, policy.payment_url(id), methods, now)
+    return view_of(payment, policy.payment_url(id), methods)
 
 
 def find_for_client(

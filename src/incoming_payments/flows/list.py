@@ -56,7 +56,7 @@ def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, no
     listed = client if allowance.reach(url) == "own" else None
     every = PaymentQuery(now=now, limit=wanted.limit + 1, wallet_address=url, client=listed)
     page = yield from _page(every, wanted.cursor, backwards=wanted.backwards)
-    return page_view(page, policy, now)
+    return page_view(page, policy)
 
 
 @flow

@@ -1,14 +1,12 @@
 """Build the resource that a client reads from a stored payment. All functions are pure."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from incoming_payments.domain.checks import name_of
-from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.methods import IlpPaymentMethod
 from incoming_payments.domain.payment import IncomingPayment
-from incoming_payments.domain.transitions import State
+from incoming_payments.domain.transitions import is_completed
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.machinery.effects import AllocateMethods
 from incoming_payments.flows.policy import ServicePolicy
@@ -28,7 +26,7 @@ def check_methods(methods: object) -> Sequence[IlpPaymentMethod]:
     raise ConfigurationError(text, setting="methods")
 
 
-def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMethod], now: datetime) -> PaymentView:
+def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMethod]) -> PaymentView:
     """Return the resource of spec section 2.2.
 
     `completed` is true only in the completed state. It is false for a payment that expired.
@@ -37,7 +35,7 @@ def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMeth
     return PaymentView(
         id=url,
         wallet_address=terms.wallet_address,
-        completed=state_of(payment, now) is State.COMPLETED,
+        completed=is_completed(payment),
         incoming_amount=terms.limit,
         received_amount=progress.received,
         expires_at=terms.expires_at,
@@ -48,12 +46,12 @@ def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMeth
     )
 
 
-def summary_of(payment: IncomingPayment, url: str, now: datetime) -> SummaryView:
+def summary_of(payment: IncomingPayment, url: str) -> SummaryView:
     """Return the resource for a list, or for a complete request: without methods and `updatedAt`."""
     return SummaryView(
         id=url,
         wallet_address=payment.wallet_address,
-        completed=state_of(payment, now) is State.COMPLETED,
+        completed=is_completed(payment),
         incoming_amount=payment.limit,
         received_amount=payment.received,
         expires_at=payment.expires_at,
@@ -62,11 +60,11 @@ def summary_of(payment: IncomingPayment, url: str, now: datetime) -> SummaryView
     )
 
 
-def page_view(page: PaymentPage, policy: ServicePolicy, now: datetime) -> PageView:
+def page_view(page: PaymentPage, policy: ServicePolicy) -> PageView:
     """Return the page of a list. The cursor of a payment is its id."""
     payments = page.payments
     return PageView(
-        result=[summary_of(payment, policy.payment_url(payment.id), now) for payment in payments],
+        result=[summary_of(payment, policy.payment_url(payment.id)) for payment in payments],
         has_next_page=page.has_next,
         has_previous_page=page.has_previous,
         start_cursor=payments[0].id if payments else None,

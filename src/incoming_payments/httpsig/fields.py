@@ -14,7 +14,7 @@ from http_sf.types import BareItemType
 
 from incoming_payments import limits
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig.base import Component, Coverage, Parameters, serialise_parameters
+from incoming_payments.httpsig.base import SF_KEY, Component, Coverage, Parameters, serialise_parameters
 
 POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, the last that `datetime` can hold
 # The signature parameters of RFC 9421 §2.3: those that are times, and the longest value in characters of the others
@@ -25,6 +25,11 @@ _STRINGS: Final = {
 }
 Member = tuple[Any, Mapping[str, BareItemType]]  # an item or a list of such pairs, and its parameters
 
+# A dictionary of one byte sequence in canonical base64, as honest clients send Signature and Content-Digest
+_ONE_BYTE_SEQUENCE: Final = re.compile(
+    rf"({SF_KEY.pattern})="
+    r":((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=|[A-Za-z0-9+/][AQgw]==)?):"
+)
 # The parts of a well-formed field that may contain a colon, to find the byte sequences among them
 _BYTE_SEQUENCES: Final = re.compile(
     r'%"[^"]*"'  # a Display String
@@ -147,6 +152,10 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     text = ", ".join(lines)  # RFC 9651 §4.2: several lines are one list
     if len(text) > limits.HEADER_BYTES_MAX:
         raise MalformedField(f"{name} is longer than {limits.HEADER_BYTES_MAX} bytes: send a shorter field", field=name)
+
+    # `http_sf` reads this form too, but more slowly: a signed get would take a tenth longer.
+    if one := _ONE_BYTE_SEQUENCE.fullmatch(text):
+        return {one[1]: (b64decode(one[2]), {})}
 
     def repeated(_key: str, where: str) -> NoReturn:
         # RFC 9651 §4.2.2 keeps the last value, but another reader may use the first.

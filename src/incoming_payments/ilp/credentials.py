@@ -14,7 +14,8 @@ import hashlib
 import hmac
 import uuid
 from contextlib import suppress
-from typing import Final
+from functools import cached_property
+from typing import Final, NamedTuple, Self
 
 from attrs import field, frozen
 from cryptography.exceptions import InvalidTag
@@ -80,6 +81,10 @@ class DerivedMethods:
         if not 1 <= len(secrets) <= SERVER_SECRETS_MAX or len(set(secrets)) < len(secrets):
             raise InvalidValue(f"give 1 to {SERVER_SECRETS_MAX} different server secrets", member="secrets")
 
+    @cached_property
+    def _keys(self) -> tuple["_Keys", ...]:
+        return tuple(_Keys.derived_from(secret) for secret in self.secrets)
+
     def allocate(self, payment: IncomingPayment) -> tuple[IlpPaymentMethod, ...]:
         """Return the `ilp` method of `payment` under the newest secret. This is the `MethodAllocator` port."""
         credentials = self.derive(payment.id)
@@ -87,9 +92,9 @@ class DerivedMethods:
 
     def derive(self, id: PaymentId) -> StreamCredentials:
         """Return the credentials of the payment `id` under the newest secret. Raises `InvalidValue` for a bad id."""
-        secret = self.secrets[0]
-        sealed = _cipher(secret).encrypt(bytes.fromhex(payment_id(id).replace("-", "")), [self.prefix.encode("ascii")])
-        return self._credentials(secret, id, _base64url(sealed))
+        keys = self._keys[0]
+        sealed = keys.cipher.encrypt(bytes.fromhex(payment_id(id).replace("-", "")), [self.prefix.encode("ascii")])
+        return self._credentials(keys, id, _base64url(sealed))
 
     def read(self, address: str) -> StreamCredentials:
         """Return the credentials to which `address` belongs. Raises `MalformedAddress` if there are none."""
@@ -97,26 +102,33 @@ class DerivedMethods:
         if prefix != self.prefix:
             raise MalformedAddress("the ILP address does not begin with the address of this service")
         sealed = _canonical_bytes(segment)
-        for secret in self.secrets:
+        for keys in self._keys:
             try:
-                opened = _cipher(secret).decrypt(sealed, [prefix.encode("ascii")])
+                opened = keys.cipher.decrypt(sealed, [prefix.encode("ascii")])
             except InvalidTag:
                 continue
-            return self._credentials(secret, payment_id(str(uuid.UUID(bytes=opened))), segment)
+            return self._credentials(keys, payment_id(str(uuid.UUID(bytes=opened))), segment)
         raise MalformedAddress(_NOT_ISSUED)
 
-    def _credentials(self, secret: bytes, id: PaymentId, segment: str) -> StreamCredentials:
-        shared = hmac.digest(_derived_key(secret, _SHARED_SECRET_KEY), segment.encode("ascii"), hashlib.sha256)
+    def _credentials(self, keys: "_Keys", id: PaymentId, segment: str) -> StreamCredentials:
+        shared = hmac.digest(keys.shared_secret, segment.encode("ascii"), hashlib.sha256)
         return StreamCredentials(id, IlpAddress(f"{self.prefix}.{segment}"), shared)
+
+
+class _Keys(NamedTuple):
+    """The keys that are derived from one server secret: one for the ILP addresses, one for the shared secrets."""
+
+    cipher: AESSIV
+    shared_secret: bytes
+
+    @classmethod
+    def derived_from(cls, secret: bytes) -> Self:
+        return cls(AESSIV(_derived_key(secret, _ADDRESS_KEY)), _derived_key(secret, _SHARED_SECRET_KEY))
 
 
 def _derived_key(secret: bytes, purpose: bytes) -> bytes:
     """Return the key for one purpose by HKDF-Expand, RFC 5869 §2.3. A secret is a key, so it needs no HKDF-Extract."""
     return hmac.digest(secret, purpose + b"\x01", hashlib.sha256)
-
-
-def _cipher(secret: bytes) -> AESSIV:
-    return AESSIV(_derived_key(secret, _ADDRESS_KEY))
 
 
 def _base64url(data: bytes) -> str:

@@ -13,7 +13,7 @@ from incoming_payments.flows.views import check_methods, view_of
 from incoming_payments.limits import METHODS_MAX
 from incoming_payments.service import IncomingPayments
 from incoming_payments.stores.memory import MemoryStore
-from incoming_payments.testing import NOW, a_creation
+from incoming_payments.testing import a_creation
 from kits.service_kit import ALICE, Hosted
 
 PAYMENT = a_creation(wallet_address=ALICE, limit=100, expires_in_s=60, metadata='{"a":1}').answer
@@ -36,7 +36,7 @@ class Allocator:
 def test_spec_2_2_methods_are_unique() -> None:
     """Duplicate methods of the allocator are removed, and the order is kept."""
     first, second = IlpPaymentMethod("test.bank.x", "c2VjcmV0"), IlpPaymentMethod("test.bank.y", "c2VjcmV0")
-    assert (first, second) == view_of(PAYMENT, URL, [first, second, first, second], NOW).methods
+    assert (first, second) == view_of(PAYMENT, URL, [first, second, first, second]).methods
 
 
 @pytest.mark.parametrize("count", [1, METHODS_MAX])

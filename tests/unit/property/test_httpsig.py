@@ -34,6 +34,7 @@ from incoming_payments.httpsig import (
     verify,
     verify_digest,
 )
+from incoming_payments.httpsig.fields import parse_dictionary
 from incoming_payments.limits import HEADER_BYTES_MAX
 from kits.both_paths import OnSlowPath, both, only_fast_path
 from kits.signed_requests import KEY, KEYS, NOW, NOW_S, get, signed_get, signed_post
@@ -195,6 +196,28 @@ def test_fast_path_for_a_signature_input_agrees_with_the_parser(text: str) -> No
     """The fast path and the parser return the same value with the same types, or raise the same error."""
     fast_path, specification = both([text])
     assert fast_path == specification
+
+
+def outcome(text: str) -> object:
+    """Return the value of the first member of the dictionary `text`, or the description of its error."""
+    try:
+        return next(iter(parse_dictionary([text], "X").items()))
+    except MalformedField as error:
+        return error.description
+
+
+base64_like = st.one_of(
+    st.binary(max_size=70).map(lambda data: b64encode(data).decode()),
+    st.text("AQgwE4/+=-_:", max_size=9),
+)
+
+
+@many
+@given(key=st.sampled_from(["sig1", "a", "*", "A", "1a", ""]), base64=base64_like)
+def test_byte_sequence_reads_the_same_alone_and_beside_others(key: str, base64: str) -> None:
+    """The short way for one byte sequence and the parser of all dictionaries return the same, or raise the same."""
+    alone, beside = outcome(f"{key}=:{base64}:"), outcome(f"{key}=:{base64}:, zzz")
+    assert alone == beside
 
 
 @quick
