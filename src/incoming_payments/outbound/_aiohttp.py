@@ -1,9 +1,11 @@
 """The async HTTP client, on aiohttp. See `_http`."""
 
 import asyncio
+import errno
 import select
 import socket
 import ssl
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiohttp
@@ -11,7 +13,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from incoming_payments.httpsig import RequestMessage
-from incoming_payments.limits import CLIENT_CONNECTIONS_MAX
+from incoming_payments.limits import CLIENT_CONNECTIONS_MAX, REQUEST_SOCKETS_MAX
 from incoming_payments.outbound._http import (
     CONNECTIONS_DEFAULT,
     HttpAnswer,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 _RECEIVED_BYTES_MAX: Final = 16 * 1024  # bytes in one turn of the loop: more could be thousands of small chunks
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+_OPENED: Final[ContextVar[list[socket.socket]]] = ContextVar("_OPENED")  # the sockets of the current request
 
 
 class AsyncHttpClient:
@@ -61,6 +64,7 @@ class AsyncHttpClient:
         """Return the answer to `request`. Raise `HttpFailed` when there is none after `timeout_s` seconds."""
         url = request.target_uri
         response = None
+        _OPENED.set([])
         try:
             response = await self._open().request(
                 request.method,
@@ -108,7 +112,12 @@ class AsyncHttpClient:
     def _socket(self, address: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, where = address
         check_address(self._may_connect, where[0])
+        opened = _OPENED.get()
+        # aiohttp tries the next address while the others do not answer. A hostile name has many of these.
+        if sum(other.fileno() >= 0 for other in opened) >= REQUEST_SOCKETS_MAX:
+            raise OSError(errno.EAGAIN, f"{REQUEST_SOCKETS_MAX} other addresses of the host do not answer")
         created = socket.socket(family, kind, protocol)
+        opened.append(created)
         created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES_MAX)
         return created
 
