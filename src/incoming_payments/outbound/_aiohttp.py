@@ -40,8 +40,8 @@ class AsyncHttpClient:
     """Send requests over kept connections, `connections` to one host at most. Close the client with `aclose`.
 
     `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
-    it. The connections belong to the event loop of the first request. A client serves another loop once the first has
-    ended.
+    it. Without `keeps`, no connection carries a second request. The connections belong to the event loop of the first
+    request. A client serves another loop once the first has ended.
     """
 
     def __init__(
@@ -51,8 +51,10 @@ class AsyncHttpClient:
         connections: int = CONNECTIONS_DEFAULT,
         tls: ssl.SSLContext | None = None,
         may_connect: MayConnect = any_address,
+        keeps: bool = True,
     ) -> None:
         self._bytes_max = bytes_max
+        self._keeps = keeps
         self._connections = connections
         self._tls = tls or default_tls()
         self._may_connect = may_connect
@@ -97,6 +99,7 @@ class AsyncHttpClient:
             self._session = aiohttp.ClientSession(
                 connector=_Connector(
                     self._bytes_max,
+                    self._keeps,
                     limit=CLIENT_CONNECTIONS_MAX,
                     limit_per_host=self._connections,
                     resolver=_Resolver(self._look_ups),
@@ -137,9 +140,10 @@ def _total(timeout_s: float) -> aiohttp.ClientTimeout:
 class _Connector(aiohttp.TCPConnector):
     """Gives a connection to a request only if nothing arrived on it since the last answer, and counts what arrives."""
 
-    def __init__(self, body_bytes_max: int, **options: Any) -> None:
+    def __init__(self, body_bytes_max: int, keeps: bool, **options: Any) -> None:
         super().__init__(**options)
         self._body_bytes_max = body_bytes_max
+        self._keeps = keeps
 
     async def connect(
         self,
@@ -152,7 +156,7 @@ class _Connector(aiohttp.TCPConnector):
             transport = cast("asyncio.Transport", connection.transport)
             exchanges = transport.get_protocol()
             if not isinstance(exchanges, _Exchanges):  # a new connection
-                exchanges = _Exchanges(cast("ResponseHandler", exchanges), transport)
+                exchanges = _Exchanges(cast("ResponseHandler", exchanges), transport, self._keeps)
             elif _is_readable(transport):
                 transport.abort()
                 connection.close()
@@ -168,7 +172,8 @@ class _Exchanges(asyncio.Protocol):
     An exchange that received anything but one answer closes the connection.
     """
 
-    def __init__(self, handler: "ResponseHandler", transport: asyncio.Transport) -> None:
+    def __init__(self, handler: "ResponseHandler", transport: asyncio.Transport, keeps: bool) -> None:
+        self._keeps = keeps
         self._handler = handler
         self._transport = transport
         self._received: Received | None = None
@@ -183,7 +188,8 @@ class _Exchanges(asyncio.Protocol):
         self._received = Received(body_bytes_max)
 
     def end(self) -> None:
-        if self._received is None or not self._received.is_one_answer() or self._handler.should_close:
+        is_kept = self._keeps and self._received is not None and self._received.is_one_answer()
+        if not is_kept or self._handler.should_close:
             self._handler.force_close()
             self._transport.abort()  # `close` would wait 30 s for a TLS peer, outside the connection limit
         self._received = None

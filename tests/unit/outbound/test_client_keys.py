@@ -630,14 +630,38 @@ def test_public_address_beside_a_private_one_is_not_replaced(cls: type, monkeypa
     assert set(tried) == {"9.9.9.9"}
 
 
+def descriptors() -> int:
+    """Return how many descriptors this process has open."""
+    return len(os.listdir("/dev/fd"))
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_fetch_leaves_no_connection_open(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attacker publishes key sets on many hosts, and closes no connection. A refresh works as the first fetch does.
+
+    The rest of the process needs descriptors too.
+    """
+    inject_resolver(monkeypatch, lambda _: ["127.0.0.1"])
+    clock = Clock()
+    with https_peer(tls=False) as attacker, looking_up(cls, clock=clock) as keys:
+        attacker.publish({"keys": [OLD]})
+        hostile = [(client(attacker, host=f"{n}.attacker.example", scheme="http"), "old") for n in range(40)]
+        keys.find_all([(ClientId("http://127.0.0.1:1/alice"), "old")], catch=ClientKeysUnavailable)  # opens the loop
+        before = descriptors()
+        assert keys.find_all(hostile) == [OLD] * 40
+        clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
+        assert keys.find_all(hostile) == [OLD] * 40
+        end = time.monotonic() + 10
+        while descriptors() > before and time.monotonic() < end:
+            time.sleep(0.01)
+        assert descriptors() <= before
+
+
 @pytest.mark.parametrize("cls", BOTH)
 def test_name_with_many_silent_addresses_takes_few_descriptors(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """An attacker gives a name many addresses that never answer. The rest of the process needs descriptors too."""
     inject_resolver(monkeypatch, lambda _: ["127.0.0.1"] * LOOK_UP_ADDRESSES_MAX)
     most, ended = 0, threading.Event()
-
-    def descriptors() -> int:
-        return len(os.listdir("/dev/fd"))
 
     def watch() -> None:
         nonlocal most
