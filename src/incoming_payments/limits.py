@@ -119,6 +119,7 @@ INTERIM_RESPONSES_MAX: Final = 8  # interim responses before one answer: a serve
 LOOK_UPS_MAX: Final = 128  # simultaneous look-ups of names by one client: each takes a thread, which needs 27 KB
 LOOK_UPS_OF_DOMAIN_MAX: Final = 2  # look-ups for one parent domain once half are in use: its owner may be slow
 LOOK_UP_ADDRESSES_MAX: Final = 16  # addresses of one name: the DNS allows thousands, and a client tries each
+REQUEST_SOCKETS_MAX: Final = 2  # addresses of one name to which an async client connects at the same time
 CLIENT_CONNECTIONS_MAX: Final = 256  # connections of one async client: the rest of the process needs descriptors too
 BREAKER_FAILURES_MAX: Final = 5  # failures in a row before a client stops sending: fewer may be a coincidence
 BREAKER_OPEN_S_MIN: Final = 0.5  # the first pause without requests

@@ -170,12 +170,16 @@ def signature_base(
 
 
 class BaseBuilder:
-    """Build the signature bases of one message. Each field is parsed once, even if several components name it."""
+    """Build the signature bases of one message.
+
+    Each field is parsed once, and each part of it is written once, even if several components name it.
+    """
 
     def __init__(self, message: RequestMessage | ResponseMessage) -> None:
         self.message = message
         self._structured_bytes = 0
         self._structures: dict[str, http_sf.StructuredType] = {}
+        self._written: dict[tuple[str, object], str] = {}  # by field, and by the key of the member or None
 
     @cached_property
     def _query_parameters(self) -> Mapping[str, list[str]]:
@@ -230,6 +234,13 @@ class BaseBuilder:
         _check_field_parameters(component, parameters)
         if "bs" in parameters:
             return self._binary(component)
+        part = component.name, parameters.get("key")
+        if part not in self._written:
+            self._written[part] = self._write(component, parameters)
+        return self._written[part]
+
+    def _write(self, component: Component, parameters: Mapping[str, BareItemType]) -> str:
+        """Return a structured field, or its member that `;key` names, in the strict form. RFC 9651 §4.1."""
         structure = self._structure(component)
         if "key" not in parameters:
             return http_sf.ser(structure) if structure else ""  # an empty list or dictionary has no other form

@@ -1,9 +1,11 @@
 """The async HTTP client, on aiohttp. See `_http`."""
 
 import asyncio
+import errno
 import select
 import socket
 import ssl
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiohttp
@@ -11,7 +13,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from incoming_payments.httpsig import RequestMessage
-from incoming_payments.limits import CLIENT_CONNECTIONS_MAX
+from incoming_payments.limits import CLIENT_CONNECTIONS_MAX, REQUEST_SOCKETS_MAX
 from incoming_payments.outbound._http import (
     CONNECTIONS_DEFAULT,
     HttpAnswer,
@@ -31,14 +33,15 @@ if TYPE_CHECKING:
 
 _RECEIVED_BYTES_MAX: Final = 16 * 1024  # bytes in one turn of the loop: more could be thousands of small chunks
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+_OPENED: Final[ContextVar[list[socket.socket]]] = ContextVar("_OPENED")  # the sockets of the current request
 
 
 class AsyncHttpClient:
     """Send requests over kept connections, `connections` to one host at most. Close the client with `aclose`.
 
     `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
-    it. The connections belong to the event loop of the first request. A client serves another loop once the first has
-    ended.
+    it. Without `keeps`, no connection carries a second request. The connections belong to the event loop of the first
+    request. A client serves another loop once the first has ended.
     """
 
     def __init__(
@@ -48,8 +51,10 @@ class AsyncHttpClient:
         connections: int = CONNECTIONS_DEFAULT,
         tls: ssl.SSLContext | None = None,
         may_connect: MayConnect = any_address,
+        keeps: bool = True,
     ) -> None:
         self._bytes_max = bytes_max
+        self._keeps = keeps
         self._connections = connections
         self._tls = tls or default_tls()
         self._may_connect = may_connect
@@ -61,6 +66,7 @@ class AsyncHttpClient:
         """Return the answer to `request`. Raise `HttpFailed` when there is none after `timeout_s` seconds."""
         url = request.target_uri
         response = None
+        _OPENED.set([])
         try:
             response = await self._open().request(
                 request.method,
@@ -93,6 +99,7 @@ class AsyncHttpClient:
             self._session = aiohttp.ClientSession(
                 connector=_Connector(
                     self._bytes_max,
+                    self._keeps,
                     limit=CLIENT_CONNECTIONS_MAX,
                     limit_per_host=self._connections,
                     resolver=_Resolver(self._look_ups),
@@ -108,7 +115,12 @@ class AsyncHttpClient:
     def _socket(self, address: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, where = address
         check_address(self._may_connect, where[0])
+        opened = _OPENED.get()
+        # aiohttp tries the next address while the others do not answer. A hostile name has many of these.
+        if sum(other.fileno() >= 0 for other in opened) >= REQUEST_SOCKETS_MAX:
+            raise OSError(errno.EAGAIN, f"{REQUEST_SOCKETS_MAX} other addresses of the host do not answer")
         created = socket.socket(family, kind, protocol)
+        opened.append(created)
         created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES_MAX)
         return created
 
@@ -128,9 +140,10 @@ def _total(timeout_s: float) -> aiohttp.ClientTimeout:
 class _Connector(aiohttp.TCPConnector):
     """Gives a connection to a request only if nothing arrived on it since the last answer, and counts what arrives."""
 
-    def __init__(self, body_bytes_max: int, **options: Any) -> None:
+    def __init__(self, body_bytes_max: int, keeps: bool, **options: Any) -> None:
         super().__init__(**options)
         self._body_bytes_max = body_bytes_max
+        self._keeps = keeps
 
     async def connect(
         self,
@@ -143,7 +156,7 @@ class _Connector(aiohttp.TCPConnector):
             transport = cast("asyncio.Transport", connection.transport)
             exchanges = transport.get_protocol()
             if not isinstance(exchanges, _Exchanges):  # a new connection
-                exchanges = _Exchanges(cast("ResponseHandler", exchanges), transport)
+                exchanges = _Exchanges(cast("ResponseHandler", exchanges), transport, self._keeps)
             elif _is_readable(transport):
                 transport.abort()
                 connection.close()
@@ -159,7 +172,8 @@ class _Exchanges(asyncio.Protocol):
     An exchange that received anything but one answer closes the connection.
     """
 
-    def __init__(self, handler: "ResponseHandler", transport: asyncio.Transport) -> None:
+    def __init__(self, handler: "ResponseHandler", transport: asyncio.Transport, keeps: bool) -> None:
+        self._keeps = keeps
         self._handler = handler
         self._transport = transport
         self._received: Received | None = None
@@ -174,7 +188,8 @@ class _Exchanges(asyncio.Protocol):
         self._received = Received(body_bytes_max)
 
     def end(self) -> None:
-        if self._received is None or not self._received.is_one_answer() or self._handler.should_close:
+        is_kept = self._keeps and self._received is not None and self._received.is_one_answer()
+        if not is_kept or self._handler.should_close:
             self._handler.force_close()
             self._transport.abort()  # `close` would wait 30 s for a TLS peer, outside the connection limit
         self._received = None

@@ -229,7 +229,8 @@ class _Fetcher(Generic[T]):
     def begin(self) -> None:
         """Begin with no document and no connection."""
         self._documents = evolve(self._empty)
-        self._http = self._open(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect)
+        # Clients choose the hosts, so kept connections would use up the descriptors of the process.
+        self._http = self._open(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect, keeps=False)
 
 
 class Fetcher(_Fetcher[T]):

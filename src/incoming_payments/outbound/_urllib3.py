@@ -42,7 +42,7 @@ class HttpClient:
     """Send requests over kept connections, `connections` to one host at most. Close the client with `close`.
 
     `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
-    it. Threads may share a client.
+    it. Without `keeps`, no connection carries a second request. Threads may share a client.
     """
 
     def __init__(
@@ -52,10 +52,11 @@ class HttpClient:
         connections: int = CONNECTIONS_DEFAULT,
         tls: ssl.SSLContext | None = None,
         may_connect: MayConnect = any_address,
+        keeps: bool = True,
     ) -> None:
         self._bytes_max = bytes_max
         self._pools = urllib3.PoolManager(HOSTS_MAX, maxsize=connections, block=True, ssl_context=tls or default_tls())
-        self._pools.pool_classes_by_scheme = _pool_classes(may_connect, bytes_max)
+        self._pools.pool_classes_by_scheme = _pool_classes(may_connect, bytes_max, keeps)
 
     def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:
         """Return the answer to `request`. Raise `HttpFailed` when there is none after `timeout_s` seconds."""
@@ -179,6 +180,7 @@ class _Answer(io.BufferedReader):
 
 class _TimedResponse(http.client.HTTPResponse):
     body_bytes_max: int
+    keeps: bool
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         reader = _TimedReader(sock, Received(self.body_bytes_max))
@@ -189,14 +191,19 @@ class _TimedResponse(http.client.HTTPResponse):
         while self.status < 200:  # http.client skips only interim responses with status 100
             self.headers = self.msg = None  # type: ignore[assignment] # so that http.client begins again
             super().begin()
+        if not self.keeps:
+            self.will_close = True  # as if the server had said so
 
 
-def _pool_classes(may_connect: MayConnect, bytes_max: int) -> dict[str, type[urllib3.HTTPConnectionPool]]:
+def _pool_classes(
+    may_connect: MayConnect, bytes_max: int, keeps_connections: bool
+) -> dict[str, type[urllib3.HTTPConnectionPool]]:
     """Return pools with connections that have a deadline, to addresses that `may_connect` allows."""
     look_ups = LookUps()
 
     class Response(_TimedResponse):
         body_bytes_max = bytes_max
+        keeps = keeps_connections
 
     class Plain(HTTPConnection):
         response_class = Response

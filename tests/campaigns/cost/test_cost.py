@@ -1,13 +1,16 @@
 """The processor time of hostile inputs, in a short form of the campaign. It compares times of one thread in one run."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from campaigns.cost.bodies import COST_MAX, refused_create
 from campaigns.cost.campaign import costs_of, head_costs, hostile_bodies, pieces_of
-from campaigns.cost.measure import GROWTH_MAX, Reader, worst_growth
-from campaigns.cost.readers import READERS, fetched_documents
+from campaigns.cost.measure import GROWTH_MAX, Reader, processor_s, repeated, worst_growth
+from campaigns.cost.readers import COVERED, CREATED, READERS, fetched_documents, signed, text, verified
+from incoming_payments.httpsig import RequestMessage
+from incoming_payments.limits import SF_FIELDS_BYTES_MAX, SIGNATURES_MAX
 
 
 def test_body_of_a_stranger_costs_little() -> None:
@@ -45,3 +48,21 @@ def fetched() -> Iterator[list[Reader]]:
 def test_time_for_a_document_is_linear(fetched: list[Reader], number: int) -> None:
     """A client chooses the server of its key set, so that document is hostile input too."""
     check_growth(fetched[number])
+
+
+def with_signatures(count: int, value: bytes) -> RequestMessage:
+    """Return a request with `count` invalid signatures, each of which covers a structured field in three forms."""
+    field = '"cache-control"'
+    covered = f'({COVERED} {field};sf {field};key="a" {field};key="a";sf){text(CREATED)};keyid="k"'
+    inputs = ", ".join(f"s{n}={covered}" for n in range(count))
+    signatures = ", ".join(f"s{n}=:AA==:" for n in range(count))
+    return signed(("Signature-Input", inputs), ("Signature", signatures), ("Cache-Control", text(value)))
+
+
+def test_more_signatures_cost_little_more() -> None:
+    """A client cannot multiply the cost of a structured field. No quota counts a request with a wrong signature."""
+    values = [repeated((b"a=(", b"0)"), b"1.5 ", SF_FIELDS_BYTES_MAX, fewer) for fewer in range(5)]
+    one, all_of_them = (
+        processor_s(partial(verified, partial(with_signatures, count), False), values) for count in (1, SIGNATURES_MAX)
+    )
+    assert all_of_them <= 2 * one

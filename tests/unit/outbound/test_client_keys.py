@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import socket
 import sys
 import threading
@@ -24,6 +25,8 @@ from incoming_payments.limits import (
     DOCUMENT_COOL_DOWN_S_MIN,
     DOCUMENT_STALE_S_MAX,
     LOGGED_A_MINUTE_MAX,
+    LOOK_UP_ADDRESSES_MAX,
+    REQUEST_SOCKETS_MAX,
 )
 from incoming_payments.outbound import _documents
 from incoming_payments.outbound._documents import is_public
@@ -625,6 +628,67 @@ def test_public_address_beside_a_private_one_is_not_replaced(cls: type, monkeypa
     with looking_up(cls, allow_private=False) as keys, pytest.raises(ClientKeysUnavailable):
         keys.find(ClientId("https://client.example/alice"), "old")
     assert set(tried) == {"9.9.9.9"}
+
+
+def descriptors() -> int:
+    """Return how many descriptors this process has open."""
+    return len(os.listdir("/dev/fd"))
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_fetch_leaves_no_connection_open(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attacker publishes key sets on many hosts, and closes no connection. A refresh works as the first fetch does.
+
+    The rest of the process needs descriptors too.
+    """
+    inject_resolver(monkeypatch, lambda _: ["127.0.0.1"])
+    clock = Clock()
+    with https_peer(tls=False) as attacker, looking_up(cls, clock=clock) as keys:
+        attacker.publish({"keys": [OLD]})
+        hostile = [(client(attacker, host=f"{n}.attacker.example", scheme="http"), "old") for n in range(40)]
+        keys.find_all([(ClientId("http://127.0.0.1:1/alice"), "old")], catch=ClientKeysUnavailable)  # opens the loop
+        before = descriptors()
+        assert keys.find_all(hostile) == [OLD] * 40
+        clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
+        assert keys.find_all(hostile) == [OLD] * 40
+        end = time.monotonic() + 10
+        while descriptors() > before and time.monotonic() < end:
+            time.sleep(0.01)
+        assert descriptors() <= before
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_name_with_many_silent_addresses_takes_few_descriptors(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attacker gives a name many addresses that never answer. The rest of the process needs descriptors too."""
+    inject_resolver(monkeypatch, lambda _: ["127.0.0.1"] * LOOK_UP_ADDRESSES_MAX)
+    most, ended = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not ended.wait(0.02):
+            most = max(most, descriptors())
+
+    with socket.socket() as silent, socket.socket() as queued, looking_up(cls, timeout_s=1.5) as keys:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        queued.connect(silent.getsockname())  # the queue is full: no further connection is accepted
+        keys.find_all([(ClientId("https://client.example:1/alice"), "old")], catch=ClientKeysUnavailable)  # the loop
+        before = descriptors()
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        with pytest.raises(ClientKeysUnavailable, match="did not answer"):
+            keys.find(ClientId(f"https://client.example:{silent.getsockname()[1]}/alice"), "old")
+        ended.set()
+        watcher.join()
+    assert before < most <= before + REQUEST_SOCKETS_MAX
+
+
+def test_addresses_that_refuse_do_not_hide_a_good_one(
+    keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is found behind addresses that refuse a connection, however many they are."""
+    inject_resolver(monkeypatch, lambda _: ["127.0.0.2"] * (LOOK_UP_ADDRESSES_MAX - 1) + ["127.0.0.1"])
+    assert keys.find(client(peer, host="client.example"), "old") == OLD
 
 
 def test_connection_goes_to_the_address_that_was_checked(
