@@ -61,7 +61,7 @@ class Decision(Generic[T]):
 
     `payment` is the payment after the decision, `events` are its new events, and `credit` is the new credit, if there
     is one. If `payment` is `None`, the store writes nothing. `keyed` is the idempotency key of a creation, if any.
-    `approved` is the proof that the money of a packet may be credited. The store does not keep it.
+    `approved` is the proof that the money of a packet may be credited. The store does not store this proof.
     """
 
     answer: T

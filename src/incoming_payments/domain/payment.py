@@ -35,7 +35,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
     """Return a UUID version 7 (RFC 9562 §5.7): the millisecond of `now`, then 74 bits of `randomness`.
 
-    The random bits make the id unguessable, and its alphabet is URL-safe. Ids of the same time are neighbours in an
+    The random bits make the id unguessable, and its characters are URL-safe. Ids of the same time are neighbours in an
     index, so the cost of an insert does not grow with the table. Raises `InvalidValue` unless `randomness` is exactly
     10 bytes and `now` is in UTC and not before 1970.
 

@@ -39,13 +39,13 @@ def authorized(
 
     Spec section 5. The signature must also cover the fields `covered`. The request counts in the quota of the client.
 
-    Raises `TokenRefused`, also for a token without the right, `SignatureRefused` with its `evidence`, `QuotaExceeded`,
-    `StoreUnavailable` when no further nonce can be stored, `ClockBehind` when a nonce cannot be checked,
-    `AuthorizationServerUnavailable` when the token cannot be introspected now, or `ClientKeysUnavailable`.
+    Raises `TokenRefused`, also if the token lacks the access right, `SignatureRefused` with its `evidence`,
+    `QuotaExceeded`, `StoreUnavailable` when no further nonce can be stored, `ClockBehind` when a nonce cannot be
+    checked, `AuthorizationServerUnavailable` when the token cannot be introspected now, or `ClientKeysUnavailable`.
 
-    The key is the one to which the active token is bound (RFC 9635 §7.2). If the token does not carry that key, `keyid`
-    chooses among the keys of the token's client. The nonce is stored last: all clients share the capacity for nonces,
-    so only a client with the key can use it, and only up to its quota.
+    The key is the one to which the active token is bound (RFC 9635 §7.2). If the introspection answer does not contain
+    that key, `keyid` chooses among the keys of the token's client. The nonce is stored last: all clients share the
+    capacity for nonces, so only a client with the key can use it, and only up to its quota.
     """
     info = require_active((yield from _introspect(query)), now)
     keys: dict[str, PublicKey] = {}
@@ -123,7 +123,7 @@ def _require_new(client: ClientId, proof: Proof, policy: ServicePolicy, now: dat
         is_new = yield from UseNonce(replay_key(proof, client), fresh_until(proof, policy.signature), now)
     except PortMissing as error:
         if nonce is None or policy.signature.nonce_required:
-            raise  # the policy needs the port, so this is a mistake of the host
+            raise  # the policy requires a nonce, so a missing port is a mistake of the host
         text = "this service does not support the nonce parameter: leave it out"
         refusal = SignatureRefused("nonce_unsupported", text)
         refusal.hint = "a signature has a nonce, and there is no port nonces: pass nonces=..., such as store.nonces"

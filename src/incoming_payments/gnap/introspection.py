@@ -35,7 +35,7 @@ class TokenQuery:
     """A question to the authorization server: is `token` active, and does it allow `action` on `wallet_address`?
 
     The wallet address of a create or list request is the one that the client names. It may be unknown to this service.
-    It is `None` when the request names none, or is about a payment that does not exist.
+    `wallet_address` is `None` when the request names none, or is about a payment that does not exist.
     """
 
     token: AccessToken = field(validator=instance(AccessToken))
@@ -114,7 +114,7 @@ def read_introspection(
     """Return the facts in `body`, the introspection answer of an authorization server, or `None` for `active: false`.
 
     The client is the first of `client`, `instance_id` and the thumbprint of the key (RFC 7638) that is a valid
-    identifier. If `client` is an object, its `walletAddress` counts. A URL is converted to the canonical spelling of
+    identifier. If `client` is an object, its `walletAddress` is used. A URL is converted to the canonical spelling of
     wallet addresses. `read_access` reads the rights. In the dialect `rafiki`, the key is the `jwk` of the `client` if
     there is no `key`. If both are missing, the `jwk` of the result is `None`.
 
@@ -236,7 +236,7 @@ def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:
 
 
 def _one_spelling(name: Any) -> Any:
-    """Return the only spelling of `name` if it is a wallet address, so that a client keeps its payments."""
+    """Return the canonical spelling of `name` if it is a wallet address, so that a client keeps its payments."""
     try:
         return canonical_url(name, member="client")
     except InvalidValue:

@@ -77,8 +77,8 @@ class AsgiApplication:
     async def answer(self, scope: Mapping[str, Any], receive: Receive, *, body: bytes | None = None) -> Response:
         """Return the response to the request of `scope`, for a framework's own route to send.
 
-        Give the `body` when other code has read it. Then `receive` is not called. Raises `ConfigurationError` if the
-        argument is not a scope, or the body is not bytes. It raises no other exception.
+        Pass the `body` if other code has already read it. In that case, `receive` is not called. Raises
+        `ConfigurationError` if the argument is not a scope, or the body is not bytes. It raises no other exception.
         """
         given: object = scope
         is_mapping = isinstance(given, Mapping)
@@ -117,7 +117,7 @@ class AsgiApplication:
         return path, response
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        # The first message is startup, the second and last is shutdown.
+        # The first message is startup, and the second and last message is shutdown.
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -142,7 +142,8 @@ def _check_framing(scope: Mapping[str, Any], names: Names) -> None:
     """Raise `HttpRefused` if a proxy and this service could disagree about the end of the request. RFC 9112 §6.1 and
     §11.2.
 
-    The proxy would pass on the rest as a request of another client. Some servers pass such requests to the application.
+    The proxy could pass on the rest of the bytes as a request of another client. Some servers pass such requests to the
+    application.
     """
     if b"transfer-encoding" not in names:
         return
@@ -164,7 +165,7 @@ def _head(scope: Mapping[str, Any], path: str, names: Names) -> Request:
 
 
 def _last_after_upgrade(response: Response, names: Names) -> Response:
-    """Return `response`. It closes the connection if the request has `Upgrade`.
+    """Return `response`. The response closes the connection if the request has `Upgrade`.
 
     RFC 9110 §7.8 lets a server ignore `Upgrade`. Some parsers (llhttp) leave out the body of such a request and then
     read that body as the next request, so this connection cannot carry another one.
@@ -175,7 +176,7 @@ def _last_after_upgrade(response: Response, names: Names) -> Response:
 async def send_fixed(response: Response, scope: Mapping[str, Any], send: Send) -> None:
     """Send `response` to a request that needs no service.
 
-    Close the connection in the cases in which `AsgiApplication` closes it.
+    Close the connection in the same cases as `AsgiApplication`.
     """
     await _send(_last_after_upgrade(response, dict(scope["headers"])), scope, send)
 
@@ -198,7 +199,7 @@ async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: 
     """Return the body of the request: `body`, if the host has read it already."""
     if body is None:
         if scope["method"] in _BODILESS and scope.get("http_version", "2") < "2" and _FRAMING.isdisjoint(names):
-            return b""  # RFC 9112 §6.3. A server would wait for the next message if other code has received the first.
+            return b""  # RFC 9112 §6.3. If other code has read the first message, a server would wait for another.
         body = await _receive_body(receive, limit)
     if len(body) > limit:
         raise body_too_large(limit)
@@ -212,7 +213,7 @@ def _announces_content(scope: Mapping[str, Any]) -> bool:
 
 
 async def _receive_body(receive: Receive, limit: int) -> bytes:
-    """Return the received body, or its beginning when it is over `limit`."""
+    """Return the received body, or only its beginning when the body is longer than `limit`."""
     begin_s = asyncio.get_running_loop().time()
     body = bytearray()
     try:

@@ -29,7 +29,8 @@ _SINGLETONS: Final = frozenset({"authorization", "content-length", "content-type
 _UNSIGNABLE: Final = re.compile(r"[^\t\x20-\x7e]")
 _UNSIGNABLE_BYTES: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 _SHOWABLE: Final = re.compile(r"@?[A-Za-z0-9\-_]{1,64}")
-_OBS_FOLD: Final = re.compile(r"\r\n[ \t]+")  # RFC 9112 §5.2; matching the blanks before it would take quadratic time
+# RFC 9112 §5.2. A pattern that also matched the blanks before the line break would take quadratic time.
+_OBS_FOLD: Final = re.compile(r"\r\n[ \t]+")
 
 # The types of structured fields, which `;sf` and `;key` need: RFC 9421 §2.1.1.
 _DICTIONARIES: Final = (
@@ -232,7 +233,7 @@ class BaseBuilder:
             return self._binary(component)
         structure = self._structure(component)
         if "key" not in parameters:
-            return http_sf.ser(structure) if structure else ""  # an empty list or dictionary has no other form
+            return http_sf.ser(structure) if structure else ""  # `ser` refuses an empty list or dictionary
         if not isinstance(structure, dict):
             text = "has ;key, but is not a dictionary: cover it without ;key (RFC 9421 §2.1.2)"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
@@ -240,7 +241,7 @@ class BaseBuilder:
         if key not in structure:
             text = "does not have the member that ;key names: send that member, or do not cover it (RFC 9421 §2.1.2)"
             _refuse(component, Code.COMPONENT_ABSENT, text)
-        return http_sf.ser([structure[key]])  # a list of one member is written like the member alone
+        return http_sf.ser([structure[key]])  # a list of one member is serialised like the member alone
 
     def _binary(self, component: Component) -> str:
         # RFC 9421 §2.1.3: encode each line by itself, so that a comma in a line differs from a comma between lines.
@@ -335,6 +336,6 @@ def _strip(line: str) -> str:
 
 
 def _refuse(component: Component, code: Code, text: str) -> NoReturn:
-    # The name is input: show it only if it looks like the name of a component.
+    # The name comes from the client, so show it only if it looks like the name of a component.
     named = component.name if _SHOWABLE.fullmatch(component.name) else "a covered component"
     raise MalformedField(f"{named} {text}", code=code, component=named)

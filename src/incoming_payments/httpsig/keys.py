@@ -1,4 +1,4 @@
-"""Read and write keys as JWK or PEM, sign and verify with them.
+"""Read and write keys as JWK or PEM, and sign and verify with them.
 
 The `alg` of the JWK decides the algorithm, so a message cannot choose another one. A key is checked completely when it
 is loaded, because the libraries that verify accept some weak keys.
@@ -31,7 +31,7 @@ _ALGORITHMS: Final = {algorithm.value: algorithm for algorithm in Algorithm} | {
 
 @frozen
 class PublicKey:
-    """A checked public key and the one algorithm that it is for. The `keyid` of a signature must equal `kid`."""
+    """A checked public key, and the one algorithm that the key is for. The `keyid` of a signature must equal `kid`."""
 
     kid: str
     algorithm: Algorithm
@@ -42,7 +42,7 @@ class PublicKey:
             raise MalformedKey("algorithm must be an Algorithm: load the key by load_jwk", member="alg")
 
     def verify(self, signature: bytes, data: bytes) -> bool:
-        """Return whether `signature` is by this key over `data`, for any bytes."""
+        """Return whether `signature` is a valid signature of `data` by this key. Both may be any bytes."""
         try:
             SCHEMES[self.algorithm].verify(self._key, signature, data)
         except InvalidSignature:
@@ -54,7 +54,7 @@ def load_jwk(jwk: Mapping[str, object] | str | bytes) -> PublicKey:
     """Return the public key in a JWK, given as a mapping or as JSON text. RFC 7517, RFC 7518 §6, RFC 8037.
 
     Raises `MalformedKey`, and no other exception, when the key is incomplete, not canonical, weak, private, symmetric
-    or for another use. `alg` and `kid` are required. `details["member"]` names the member at fault.
+    or for another use. `alg` and `kid` are required. `details["member"]` is the name of the wrong member.
 
     >>> load_jwk('{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "k",'
     ...          ' "x": "JrQLj5P_89iXES9-vFgrIy29clF9CC_oPPsw3c5D0bs"}')

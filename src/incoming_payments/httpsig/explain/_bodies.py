@@ -25,7 +25,7 @@ _WRITERS: Final[tuple[tuple[str, dict[str, Any], tuple[tuple[str, str], ...]], .
 
 
 def claims(text: str) -> Iterator[tuple[bytes, str]]:
-    """Yield the digests in the text of a field, each with its flaw: how its form differs from RFC 9530, if it does."""
+    """Yield the digests in the text of a field, each with its flaw: how it differs from the form of RFC 9530."""
     for name, before, value, after in _CLAIM.findall(text)[:_CLAIMS_MAX]:
         base64 = value.rstrip("=").replace("+", "-").replace("/", "_")
         digest = urlsafe_b64decode(base64 + "=" * (-len(base64) % 4)) if len(base64) % 4 != 1 else b""

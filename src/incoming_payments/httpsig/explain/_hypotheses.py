@@ -21,7 +21,7 @@ from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_M
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
 _ZONE_OFF_S_MAX: Final = 120  # seconds of error beyond whole hours: the largest for a clock in a wrong time zone
-_NONCE_CHARS_MIN: Final = 8  # fewer characters, even random ones, repeat within some thousand requests
+_NONCE_CHARS_MIN: Final = 8  # shorter random nonces repeat within some thousand requests
 _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
 
 
@@ -39,7 +39,7 @@ class Cause:
 
 @frozen
 class Hypothesis:
-    """One row of the table: a mistake, the codes for which it is tried, its trials, and its words for the host."""
+    """One row of the table: a mistake, the codes for which it is tried, its trials, and the text for the host."""
 
     name: str
     codes: Collection[str]
@@ -49,7 +49,7 @@ class Hypothesis:
 
 
 def find_causes(case: Case) -> tuple[list[Cause], bool]:
-    """Return the causes that fit, the proved ones first, and whether every hypothesis was tried."""
+    """Return the causes that match, the proved causes first, and whether every hypothesis was tried."""
     causes: list[Cause] = []
     budget = EXPLAIN_VERIFICATIONS_MAX
     for row in HYPOTHESES:
@@ -135,7 +135,7 @@ def _fields_missing(case: Case) -> Iterator[Trial]:
 
 
 def _repeated(case: Case) -> Iterator[Trial]:
-    """Yield the reason for a replay that fits the first signature. The policy accepted it or a later one."""
+    """Yield the reason for a replay that fits the first signature. The policy accepted this or a later one."""
     nonces = [len(one.given.nonce) for one in case.signatures if one.given.nonce]
     if nonces and nonces[0] < _NONCE_CHARS_MIN:
         yield Trial(f"its nonces have {nonces[0]} characters, and short nonces repeat")
@@ -362,7 +362,7 @@ _DIGEST: Final = _CHANGED | {Code.DIGEST_MALFORMED, Code.DIGEST_UNSUPPORTED}
 _INVALID: Final = {Code.SIGNATURE_INVALID}
 _REPLAYED: Final = {"nonce_used", "request_repeated"}  # codes of `flows.authenticate`
 
-HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are tried: the commonest first
+HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order of the trials, the most common mistake first
     Hypothesis("undefined", _FORM, _undefined, "{said}: a layer below the signer repeated the request unsigned"),
     Hypothesis("cavage", _FORM, _cavage, "the client signs as draft-cavage-http-signatures says, and not as RFC 9421"),
     Hypothesis("form", _FORM, _form, "the fields are not written as RFC 9421 section 4 says: {said}"),
