@@ -14,7 +14,7 @@ from incoming_payments.limits import LOGGED_A_MINUTE_MAX
 
 
 class LogEvent(enum.StrEnum):
-    """The stable name of each kind of line. Match on it, never on the message."""
+    """The stable name of each kind of line. Match on this name, never on the message."""
 
     meaning: str
 

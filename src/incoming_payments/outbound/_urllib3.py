@@ -58,7 +58,7 @@ class HttpClient:
         self._pools.pool_classes_by_scheme = _pool_classes(may_connect, bytes_max)
 
     def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:
-        """Return the answer to `request`. Raise `HttpFailed` when there is none after `timeout_s` seconds."""
+        """Return the answer to `request`. Raise `HttpFailed` if there is no answer within `timeout_s` seconds."""
         url, target = request.target_uri, request.target
         has_head = False
         try:
@@ -150,7 +150,7 @@ class _TimedReader(io.RawIOBase):
         self._is_whole = True
 
     def shut_down(self) -> None:
-        """Shut the connection down. urllib3 sees this before it would use the connection again."""
+        """Shut the connection down. urllib3 notices this before it would use the connection again."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -173,7 +173,7 @@ class _Answer(io.BufferedReader):
         self.raw.end()
         try:
             return bool(self.peek(1))
-        except OSError:  # nothing arrived over TLS, or the connection has failed
+        except OSError:  # no bytes arrived over TLS, or the connection has failed
             return False
 
 
@@ -192,7 +192,7 @@ class _TimedResponse(http.client.HTTPResponse):
 
 
 def _pool_classes(may_connect: MayConnect, bytes_max: int) -> dict[str, type[urllib3.HTTPConnectionPool]]:
-    """Return pools with connections that have a deadline, to addresses that `may_connect` allows."""
+    """Return pools whose connections have a deadline, and go only to addresses that `may_connect` allows."""
     look_ups = LookUps()
 
     class Response(_TimedResponse):
@@ -237,7 +237,7 @@ def _connect(look_up: "Future[list[Any]]", deadline: _Deadline, may_connect: May
             sock.settimeout(deadline.connect_timeout)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.connect(address)
-            sock.settimeout(deadline.connect_timeout)  # TLS has the rest of the time
+            sock.settimeout(deadline.connect_timeout)  # the TLS handshake has the rest of the time
         except OSError as error:
             failure = error
             if sock is not None:

@@ -9,7 +9,7 @@ from attrs import frozen
 class RequestAnswered:
     """An HTTP request got its response.
 
-    `method` is `_OTHER` for an unknown one. `route` is the path below the base URL, with `{id}` for the id of a
+    `method` is `_OTHER` for an unknown method. `route` is the path below the base URL, with `{id}` for the id of a
     payment, or `""` if there is no such path. `outcome` is `ok`, or the code of the refusal or the failure.
     """
 

@@ -287,12 +287,12 @@ class Progress:
             self.go_on.wait(START_S_MAX)
 
     def finish(self, _: object) -> None:
-        """Release a wait for `halfway`: the payment has ended, possibly before half of it was paid."""
+        """Wake a thread that waits for `halfway`. The payment has ended, possibly before half of it was paid."""
         self.halfway.set()
 
 
 def _summary(body: Mapping[str, Any]) -> str:
-    """Return a body in a few words: an error, the public view, or the resource."""
+    """Return a short description of a body: an error, the public view, or the resource."""
     if "error" in body:
         return f"{body['error'].get('code')}: {body['error'].get('description')}"
     parts = [f"received {_amount(body.get('receivedAmount'))}"]
