@@ -159,7 +159,7 @@ class Documents(Generic[T]):
             log_event(logger, logging.WARNING, LogEvent.DOCUMENT_REFRESH_FAILED, text, age_s, failure)
 
     def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
-        """Return the document, or `None` if there is none. Raises `unavailable` when the document is not available now."""
+        """Return the document, or `None` if there is none. Raises `unavailable` when it is not available now."""
         with self._lock:
             if entry.failure is None or self._is_of_use(entry, suffices):
                 return entry.document
@@ -303,7 +303,7 @@ class AsyncFetcher(_Fetcher[T]):
         self._documents.end(entry, flight, outcome)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
-        """Forget a task that has ended. Wake the callers of a task that was interrupted, even by the end of its loop."""
+        """Forget a task that has ended. If it was interrupted, even by the end of its loop, wake its callers."""
         entry, flight = self._work.pop(task)
         if not flight.done():
             self._documents.end(entry, flight, _INTERRUPTED)

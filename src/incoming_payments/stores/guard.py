@@ -52,7 +52,7 @@ def check_update(
 
 
 def sweep_at(payment: IncomingPayment) -> datetime | None:
-    """Return the time after which the sweep must announce the expiry of `payment`, or `None` if it never must.
+    """Return the time after which the sweep must announce the expiry of `payment`, or `None` if it never expires.
 
     A completed payment does not expire. If the sweep included completed payments, every sweep would find the same
     payments again, and might not reach the others.

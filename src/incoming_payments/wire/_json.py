@@ -44,8 +44,8 @@ def _malformed(refused: strict.JsonRefused) -> MalformedJson:
 def peek(body: bytes, name: str) -> Any:
     """Return the member `name` of the JSON object in `body`, or `None` if there is none.
 
-    Use this function for the body of a stranger. It checks only the number of brackets. It runs no Python code for the
-    parts of the body, converts no number, and describes no fault.
+    Use this function for the body of a client that is not authenticated yet. It checks only the number of brackets. It
+    runs no Python code for the parts of the body, converts no number, and describes no fault.
     """
     if _has_too_many_brackets(body):
         return None

@@ -1,4 +1,4 @@
-"""Warnings about settings that are valid but probably a mistake. Each warning names the setting and the change to make."""
+"""Warnings about settings that are valid but probably a mistake. Each warning names the setting and what to change."""
 
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence

@@ -230,7 +230,7 @@ class Once:
         self._settings: dict[Hashable, str] = {}
 
     def add(self, value: Hashable, setting: str, instead: str) -> None:
-        """Record that `setting` has `value`. Raises `ConfigurationError` when another setting already has this value."""
+        """Record that `setting` has `value`. Raises `ConfigurationError` when another setting has the same value."""
         first = self._settings.setdefault(value, setting)
         if first != setting:
             raise refused(setting, f"holds the same value as {first}: {instead}")
