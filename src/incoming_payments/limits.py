@@ -36,10 +36,10 @@ ILP_DATA_BYTES_MAX: Final = 32_767  # RFC 27: end-to-end data of one packet
 ILP_MESSAGE_CHARS_MAX: Final = 8191  # RFC 27: the message of a Reject
 ILP_PREPARE_BYTES_MAX: Final = 34 * 1024  # the largest possible Prepare has 33,857 bytes
 SHARED_SECRET_CHARS_MAX: Final = 256  # STREAM uses 43; a host's own allocator may use more
-SERVER_SECRET_BYTES_MIN: Final = 32  # the size of the keys derived from it
+SERVER_SECRET_BYTES_MIN: Final = 32  # the size of the keys derived from the secret
 SERVER_SECRETS_MAX: Final = 8  # a packet for an unknown address costs one decryption per secret
 PEER_TOKEN_CHARS_MIN: Final = 16  # 96 bits in base64: a guessed token lets an attacker create money
-PEER_TOKENS_MAX: Final = 8  # tokens of one peer: a peer needs two while it changes its token
+PEER_TOKENS_MAX: Final = 8  # tokens of one peer: a peer needs two during a change of tokens
 
 # --- STREAM: RFC 29 ---
 STREAM_FRAMES_MAX: Final = 256  # frames in one packet: senders use about ten, and thousands would fit
@@ -59,7 +59,7 @@ SENDER_BACKOFF_S_MAX: Final = 1.0  # the longest pause before a retry: the sende
 # --- JSON ---
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter of this size
 JSON_DEPTH_MAX: Final = 32  # levels of a whole body: the parser stays below its recursion limit
-JSON_BRACKETS_MAX: Final = 16 * 1024  # opening brackets in a body, also in strings: each array or object takes memory
+JSON_BRACKETS_MAX: Final = 16 * 1024  # opening brackets in a body, even in strings: each array or object takes memory
 JSON_NUMBER_CHARS_MAX: Final = 64  # converting an integer takes quadratic time
 
 # --- HTTP, RFC 9421, RFC 9651 ---
@@ -83,7 +83,7 @@ CLOCK_SKEW_S_MAX: Final = 3600  # the largest setting: an hour is a wrong time z
 
 # --- diagnoses of refused signatures, for the log ---
 EXPLAIN_VERIFICATIONS_MAX: Final = 128  # trials of one diagnosis: a signature needs about 80; at most 0.1 s
-EXPLAIN_CAUSES_MAX: Final = 6  # a reader looks at the first few only
+EXPLAIN_CAUSES_MAX: Final = 6  # causes in one diagnosis: a person reads only the first few
 EXPLAIN_CHARS_MAX: Final = 8 * 1024  # length of one diagnosis: an honest request needs about 1,000
 SECRET_PIECE_CHARS_MIN: Final = 8  # the shortest piece of a secret that no error and no diagnosis shows
 EXPLAIN_VALUE_CHARS_MAX: Final = 200  # length of one value in a diagnosis, such as a target URI or a keyid
@@ -98,7 +98,7 @@ JWK_CHARS_MAX: Final = 8 * 1024
 
 # --- GNAP ---
 TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
-CLIENT_KEYS_MAX: Final = 16  # keys of one client: a client needs two while it changes its key
+CLIENT_KEYS_MAX: Final = 16  # keys of one client: a client needs two during a change of keys
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
 
@@ -110,9 +110,9 @@ INTROSPECTIONS_CACHED_DEFAULT: Final = 10_000  # usually 2 KB each, and 20 KB at
 INTROSPECTION_CACHED_BYTES_MAX: Final = 8 * 1024  # a client chooses its rights, and could fill the memory with them
 ACTIVE_TOKENS_MAX: Final = 10_000  # remembered digests of tokens, for the reserved connections: 200 bytes each
 ANSWERS_REMEMBERED_MAX: Final = 256  # remembered answers of one introspector: usually 2 KB each, and 20 KB at most
-CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection: an idle one may be closed, or a server restarts
+CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection: an idle one may be closed, or a server may restart
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
-ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: header fields, interim responses, chunks
+ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: headers, interim responses, chunk sizes
 INTERIM_RESPONSES_MAX: Final = 8  # interim responses before one answer: a server sends one or two, and each takes 3 us
 LOOK_UPS_MAX: Final = 128  # simultaneous DNS look-ups by one client: each takes a thread, which needs 27 KB
 LOOK_UPS_OF_DOMAIN_MAX: Final = 2  # look-ups for one parent domain once half of all are in use: its server may be slow
@@ -131,7 +131,7 @@ WALLET_FIRST_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown wallet a
 DOCUMENT_FETCH_S_DEFAULT: Final = 3.0  # seconds for one fetch, for which the client waits
 DOCUMENT_AGE_S_DEFAULT: Final = 300.0  # seconds until a document is fetched again: a withdrawn key is valid that long
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # seconds of use after a failed fetch: long enough to repair a server
-DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # pause between two fetches of one document: a new key may wait so long
+DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # pause between two fetches of one document: a new key works after this time
 
 # --- approval and quotas ---
 APPROVAL_S_DEFAULT: Final = 1.5  # seconds for one approval, as in Rafiki: a packet has some seconds left on arrival
@@ -139,7 +139,7 @@ APPROVAL_S_MAX: Final = 30.0  # the largest setting: a packet has expired by the
 PORT_THREADS_MAX: Final = 64  # threads of one sync port: further calls wait, and each thread needs memory
 REFUSAL_CHARS_MAX: Final = 1000  # length of the host's message in a reply: a few sentences; the rest is cut off
 QUOTA_REQUESTS_MAX: Final = 1_000_000  # the largest quota of requests a minute: a larger quota would limit nothing
-QUOTA_UNPAID_MAX: Final = 500  # the largest quota of unpaid payments: a refused create may load each of them
+QUOTA_UNPAID_MAX: Final = 500  # the largest quota of unpaid payments: a refused create may load all of them
 QUOTA_CLIENTS_MAX: Final = 10_000  # clients in memory: 200 bytes each, and 100 for each unpaid payment
 QUOTA_RESERVED_S_MAX: Final = 60  # time from the reservation for a payment to its insertion: a create takes less
 QUOTA_RETRY_S_MAX: Final = 3600  # the longest `Retry-After`: a payer may pay at any time
@@ -153,13 +153,13 @@ FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payme
 BODY_START_S_MAX: Final = 3  # seconds until the first byte of the body: one round trip of 100 Continue
 BODY_S_MAX: Final = 10  # seconds for a whole body to arrive: the largest body needs 52 kbit/s
 BACKLOG_CONNECTIONS_MAX: Final = 128  # connections to accept: the event loop accepts all of them in one iteration
-KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests: longer than a proxy keeps its connection (nginx: 60)
+KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests: longer than a proxy keeps an idle connection (nginx: 60)
 PORT_MAX: Final = 65535  # the largest port of TCP
-WORKERS_MAX: Final = 64  # processes of `serve`: more would only wait for the write lock of their one file
+WORKERS_MAX: Final = 64  # processes of `serve`: more would only wait for the write lock of the one file
 SHUTDOWN_S_MAX: Final = 15  # seconds for the requests in flight when the server stops: the body and the commit
 WORKER_SILENT_S_MAX: Final = 15  # seconds without a sign of life; a lock on the database may stop an event loop for 5 s
 EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; an empty sweep is one read
-HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # size of unfinished headers: longer than any that get a typed refusal
+HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # size of unfinished headers: longer than those that get a typed refusal
 PIPELINED_REQUESTS_MAX: Final = 100  # requests waiting for an earlier response on one connection: a proxy sends one
 LOGGED_PATH_CHARS_MAX: Final = 200  # length of a path in the access log: the path of a payment has about 60
 CONFIGURATION_BYTES_MAX: Final = 16 * 1024 * 1024  # size of a file of `serve`: 100,000 wallet addresses fit
@@ -170,7 +170,7 @@ COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoting takes up to five times as m
 # --- stores ---
 STORE_BATCH_MAX: Final = 256  # updates in one commit: limits the time that an update waits for others
 STORE_QUEUE_MAX: Final = 10_000  # waiting updates: beyond this, the store refuses updates
-STORE_READERS_MAX: Final = 8  # connections for reading, and threads that read for asyncio
+STORE_READERS_MAX: Final = 8  # connections that read, and threads that read for asyncio
 STORE_SLICE_PAYMENTS_MAX: Final = 2_000  # payments of a list that one read passes over: takes some milliseconds
 STORE_SLOW_READ_S_MIN: Final = 0.001  # longer reads in the thread of an event loop count against the next two limits
 STORE_SLOW_READS_SHARE_MAX: Final = 0.05  # share of a loop's time: other requests are 5 % slower at most
@@ -178,7 +178,7 @@ STORE_SLOW_READS_S_MAX: Final = 0.05  # seconds of slow reads in a row: a busy p
 STORE_LOG_FRAMES_MAX: Final = 1_000  # pages in SQLite's log before a checkpoint: SQLite's own default
 STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # SQLite shortens a log that it reuses to this size
 STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # beyond this, the writer waits for readers and empties the log
-STORE_TRUNCATE_MS_MAX: Final = 250  # how long the writer waits for readers: updates wait as long
+STORE_TRUNCATE_MS_MAX: Final = 250  # how long the writer waits for readers: meanwhile updates wait too
 STORE_BUSY_S_MAX: Final = 5.0  # how long to wait for a lock that another process holds
 NONCES_DEFAULT: Final = 100_000  # 250 signed requests a second for a whole window; about 30 MB in memory
 NONCES_SWEPT_MAX: Final = 2  # expired nonces removed per new nonce: more than one, so that they never pile up

@@ -81,7 +81,7 @@ class PaymentQuery:
         return self.wallet_address in (None, terms.wallet_address) and self.client in (None, terms.client)
 
     def admits(self, payment: IncomingPayment) -> bool:
-        """Return whether `payment` meets the filters. Its place does not matter."""
+        """Return whether `payment` meets the filters. The place of the payment does not matter."""
         return (
             self.is_of(payment)
             and (self.created_from is None or payment.created_at >= self.created_from)

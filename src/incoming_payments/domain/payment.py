@@ -299,6 +299,9 @@ class IncomingPayment:
 
     @property
     def metadata(self) -> dict[str, Any] | None:
-        """The JSON object that the payment was created with, as a new `dict`. `terms.metadata` is its text."""
+        """The JSON object that the payment was created with, as a new `dict`.
+
+        `terms.metadata` is the text of this object.
+        """
         text = self.terms.metadata
         return None if text is None else json.loads(text)

@@ -20,7 +20,7 @@ def require_approval(proposal: Proposal) -> Flow[None]:
     except PolicyRefused:
         raise
     except TimeoutError as error:
-        raise ApprovalUnavailable("the approval port did not answer within approval_s, or timed out") from error
+        raise ApprovalUnavailable("the approval port timed out: make it faster, or increase approval_s") from error
     except Exception as error:
         text = f"the approval port failed: {type(error).__name__}: {error}"
         raise ApprovalUnavailable(text) from error

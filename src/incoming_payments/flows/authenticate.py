@@ -98,9 +98,9 @@ def _find_key(client: ClientId, key_id: str) -> Flow[Mapping[str, object] | None
     except (ConnectionError, TimeoutError) as error:
         raise ClientKeysUnavailable(f"the keys of {client} cannot be read: {type(error).__name__}: {error}") from error
     except PortMissing as error:
-        text = "the access token does not carry its key: request a token with a key by value (RFC 9635 §7.1)"
+        text = "the access token is not bound to a key by value: request a token with a key by value (RFC 9635 §7.1)"
         refusal = SignatureRefused("key_unusable", text)
-        refusal.hint = "the introspector answered without a key, and there is no port client_keys: set client_keys"
+        refusal.hint = "the introspector answered without a key, and ports has no client_keys: pass client_keys=..."
         raise refusal from error
 
 
@@ -126,7 +126,7 @@ def _require_new(client: ClientId, proof: Proof, policy: ServicePolicy, now: dat
             raise  # the policy requires a nonce, so a missing port is a mistake of the host
         text = "this service does not support the nonce parameter: leave it out"
         refusal = SignatureRefused("nonce_unsupported", text)
-        refusal.hint = "a signature has a nonce, and there is no port nonces: pass nonces=..., such as store.nonces"
+        refusal.hint = "a signature has a nonce, and ports has no nonces: pass nonces=..., such as store.nonces"
         raise refusal from error
     if not is_new:
         if nonce is None:

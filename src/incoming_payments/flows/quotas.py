@@ -21,7 +21,7 @@ def admit(client: ClientId, now: datetime) -> Flow[None]:
         text = f"{CountRequest.method} answered {wait_s}: return None to admit the request, or seconds to wait"
         raise ConfigurationError(text, setting="quotas")
     if wait_s is not None:
-        text = "you have sent too many requests: send the next request after the seconds in Retry-After"
+        text = "you have sent too many requests: wait the number of seconds in Retry-After before the next request"
         raise QuotaExceeded("too_many_requests", text, retry_after_s=wait_s)
 
 

@@ -134,7 +134,7 @@ def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
 def require_wallet_address(allowance: Allowance, url: WalletAddressUrl) -> None:
     """Raise `AccessForbidden` unless `allowance` applies to this wallet address."""
     if allowance.reach(url) is None:
-        raise AccessForbidden("the access token is for another wallet address: request a grant that names this one")
+        raise AccessForbidden("the access token is for another wallet address: request a grant for this wallet address")
 
 
 def require_payment(allowance: Allowance, payment: IncomingPayment, client: str) -> IncomingPayment:

@@ -177,7 +177,7 @@ def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | N
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         _unreadable("must have a string or an array of strings as aud, or no aud")
     if audience not in names:
-        text = "the access token is for other services: request a grant for this one"
+        text = "the access token is for other services: request a grant for this service"
         hint = f"audience is {_shown(audience)}, and the introspection answer has the aud {_shown(aud)}"
         raise _refused("invalid_token", text, f"{hint}: if it names this service, set audience to that name")
 
@@ -227,7 +227,10 @@ def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:
             pass  # the name is absent, or is not printable ASCII without spaces
     if jwk is None:
         text = "the access token has neither a client nor a key: request a new grant"
-        hint = "the introspection answer has neither a usable client or instance_id nor a key: it must name the client"
+        hint = (
+            "the introspection answer has neither a usable client or instance_id nor a key: "
+            "let the authorization server name the client"
+        )
         raise _refused("key_unusable", text, hint)
     members = {name: str(jwk.get(name)) for name in _THUMBPRINT.get(str(jwk.get("kty")), sorted(jwk))}
     digest = hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).digest()

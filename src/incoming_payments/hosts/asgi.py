@@ -71,8 +71,8 @@ class AsgiApplication:
             await send({"type": "websocket.close", "code": 1003, "reason": "HTTP only"})
         elif scope["type"] == "http":
             await _send(await self.answer(scope, receive), scope, send)
-        else:  # ASGI, "Applications": an application raises for a protocol that it does not know
-            raise NotImplementedError(f"the ASGI scope type {scope['type']!r} is not served")
+        else:  # ASGI, "Applications": an application raises an error for a protocol that it does not know
+            raise NotImplementedError(f"AsgiApplication does not support the ASGI scope type {scope['type']!r}")
 
     async def answer(self, scope: Mapping[str, Any], receive: Receive, *, body: bytes | None = None) -> Response:
         """Return the response to the request of `scope`, for a framework's own route to send.
@@ -224,15 +224,15 @@ async def _receive_body(receive: Receive, limit: int) -> bytes:
                 is_open = _append(body, await receive())
     except TimeoutError:
         # RFC 9110 §15.5.9: the rest of the body may still arrive, so this connection cannot carry another request.
-        text = f"a body has to begin within {BODY_START_S_MAX} seconds and to end within {BODY_S_MAX}: send it again"
+        text = f"the body must begin within {BODY_START_S_MAX} s and end within {BODY_S_MAX} s: send it again"
         raise (HttpRefused if body else NothingRead)(408, "body_timeout", text, headers=(_CLOSE,)) from None
     return bytes(body)
 
 
 def _append(body: bytearray, message: Message) -> bool:
     """Append the bytes of `message` to `body`, and return whether more messages follow."""
-    if message["type"] == "http.disconnect":  # no response can be sent, and the error ends the request
-        text = "the client disconnected before the end of the body"
+    if message["type"] == "http.disconnect":  # no response can be sent, but the error ends the request
+        text = "the client disconnected before the end of the body: send it again"
         raise (HttpRefused if body else NothingRead)(400, "incomplete_body", text)
     body += message.get("body", b"")
     return bool(message.get("more_body", False))

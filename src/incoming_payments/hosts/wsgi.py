@@ -171,7 +171,7 @@ def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
             raise HttpRefused(411, "length_required", "send Content-Length: this server cannot read a body without it")
         length = limit + 1 if is_terminated else 0
     elif stated.isascii() and stated.isdigit():
-        length = int(stated.lstrip("0")[:20] or "0")  # converting a number takes time quadratic in its digits
+        length = int(stated.lstrip("0")[:20] or "0")  # the conversion of a number takes time quadratic in its length
     else:
         raise HttpRefused(400, "invalid_content_length", "Content-Length must be a number of bytes")
     if stated and length > limit:
@@ -187,5 +187,5 @@ def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
     except Exception as error:  # gunicorn has exceptions of its own for malformed chunks
         raise ReadFailed(400, "incomplete_body", _UNREADABLE) from error
     if stated and 0 < len(body) < length:
-        raise HttpRefused(400, "incomplete_body", "the body ended before Content-Length was reached")
+        raise HttpRefused(400, "incomplete_body", "the body is shorter than Content-Length: send the whole body")
     return bytes(body)

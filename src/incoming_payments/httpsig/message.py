@@ -39,7 +39,7 @@ class Target:
     scheme: str
     authority: str
     path: str
-    query: str | None  # the query with its question mark; None without a question mark
+    query: str | None  # the query with its question mark, or None if there is no question mark
 
 
 @frozen

@@ -3,9 +3,9 @@
 A packet is handled in two steps, because only the store knows the payment:
 
 1. `open_packet` decrypts and checks the packet. It returns a `Fulfill` or a `Reject` if the answer does not depend on
-the payment, and an `Arrival` otherwise. 2. If `Arrival.may_be_fulfilled` is true, the store runs its decision
-(`decide`) in a transaction, under its `credit_id`. If not, the store only loads the payment. `fulfilled`, `quoted` or
-`refused` then makes the answer.
+the payment, or else an `Arrival`. 2. If `Arrival.may_be_fulfilled` is true, the store runs its decision (`decide`) in a
+transaction, under its `credit_id`. If not, the store only loads the payment. `fulfilled`, `quoted` or `refused` then
+makes the answer.
 
 The fulfillment is worth money: once it leaves, the peer owes the amount. Only `Arrival.fulfilled` returns a
 fulfillment. It needs the payment that the store returned after the credit was durable. A peer pays only for a
@@ -134,8 +134,8 @@ class Arrival:
     """An authentic STREAM packet for a payment of this service. `decide` judges whether it arrived in time.
 
     `amount` is the amount that `peer` sent, in the asset of its account. `fulfillment` is set when the condition can be
-    fulfilled and the amount reaches the sender's minimum. Without it the packet is a probe: the sender wants to know
-    how much would arrive. `nonce` is for the reply.
+    fulfilled and the amount reaches the sender's minimum. Without `fulfillment`, the packet is a probe: the sender
+    wants to know how much would arrive. `nonce` is for the reply.
     """
 
     payment_id: PaymentId
@@ -226,7 +226,7 @@ class Arrival:
         """Return the Fulfill. Call this only with the `payment` that the store returned after a durable commit.
 
         The reply holds the totals of `payment`. A packet of amount 0 is fulfilled even when `payment` can no longer
-        receive, because the packet carries frames to acknowledge. Its reply then closes the streams.
+        receive, because the packet carries frames to acknowledge. The reply then closes the streams.
         """
         is_open = self.amount.value or lifecycle.is_receivable(payment, now)
         frames = self._max_money_frames(payment) if is_open else self._close_frames()

@@ -126,7 +126,10 @@ def _total(timeout_s: float) -> aiohttp.ClientTimeout:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Gives a connection to a request only if no byte arrived on it since the last answer. Counts the bytes."""
+    """Gives a connection to a request only if no byte arrived on it since the last answer.
+
+    Counts the bytes that arrive.
+    """
 
     def __init__(self, body_bytes_max: int, **options: Any) -> None:
         super().__init__(**options)

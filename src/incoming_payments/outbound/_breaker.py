@@ -112,7 +112,7 @@ class SingleFlight(Generic[T]):
             raise
         except BaseException:
             self._end(key).set_exception(
-                PortUnavailable("the thread that was to get this answer for several requests was stopped")
+                PortUnavailable("the thread that fetched this answer was stopped: repeat the request")
             )
             raise
         self._end(key).set_result(result)

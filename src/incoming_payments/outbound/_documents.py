@@ -181,7 +181,7 @@ class Documents(Generic[T]):
     def _refusal(self, entry: Entry[T]) -> str | None:
         """Return why no fetch of `entry` may begin now."""
         others, domain = self._in_flight(entry).values(), _domain(entry.url)
-        text = f"{entry.url} is not fetched: too many other documents"
+        text = f"{entry.url} is not fetched now, because too many other documents"
         if entry.document is None and len(others) >= self.first_max:
             return f"{text} are being fetched"
         if exceeds_share(domain, others, most=self.first_max, of_domain=self.of_domain_max):

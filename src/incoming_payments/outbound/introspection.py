@@ -171,7 +171,8 @@ class HttpIntrospector(_Introspector):
 
     - `issuer` is the grant endpoint URL of the authorization server. The `iss` of each answer must be equal to it.
       The dialect `rfc9767` needs it.
-    - `audience` is the name of this service in the `aud` of an answer. A token for other services only is refused.
+    - `audience` is the name of this service in the `aud` of an answer. A token that is only for other services is
+      refused.
     - `key` signs each request. `resource_server` is the name under which the authorization server knows this service.
       Without this name, the request contains the public key. The dialect `rfc9767` needs one of the two.
     - `tls` replaces the default TLS context, for a private authority or a client certificate. `docs/client-keys.md`
@@ -239,7 +240,7 @@ class AsyncHttpIntrospector(_Introspector):
     async def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
         attempt = self._attempt(query, deadline)
         if attempt.must_probe:
-            # All callers wait for the result of the probe, so it goes on when this caller is cancelled.
+            # All callers wait for the result of the probe, so the probe continues when this caller is cancelled.
             self._probing = asyncio.create_task(self._probe(attempt))
             if (outage := await asyncio.shield(self._probing)) is not None:
                 raise outage
@@ -281,7 +282,7 @@ class _Attempt:
         is_trial = was_active and breaker.takes_trial(self._begin_s, deadline)
         self.must_probe = not is_trial and breaker.takes_probe(self._begin_s)
         if not (is_trial or self.must_probe) and (wait_s := breaker.wait_s(self._begin_s)):
-            raise self._outage(f"failed repeatedly: no request is sent to it for {wait_s:.1f} s")
+            raise self._outage(f"failed repeatedly, so no request is sent to it for {wait_s:.1f} s")
 
     def left_s(self) -> float:
         return self._deadline - time.monotonic()

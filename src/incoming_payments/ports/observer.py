@@ -64,4 +64,7 @@ class Observer(Protocol):
     """
 
     def observe(self, observation: Observation) -> None:
-        """Take note of `observation`. Its texts come from small sets of values, fit for labels, and hold no secret."""
+        """Take note of `observation`.
+
+        Its texts come from small sets of values, which are fit for labels, and hold no secret.
+        """

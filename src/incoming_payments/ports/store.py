@@ -30,8 +30,8 @@ class PaymentStore(Protocol):
 
         Return `None`. If the store has a record with the client and the key of `decision.keyed`, return that record and
         store nothing. But replace a record if its `until` is before the `created_at` of the new payment. While another
-        transaction inserts a payment under the key, wait for its end. If there is no such record, and a payment with
-        this id exists, raise `PaymentExists`.
+        transaction inserts a payment under the key, wait until that transaction ends. If there is no such record, and a
+        payment with this id exists, raise `PaymentExists`.
         """
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:

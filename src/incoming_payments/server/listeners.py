@@ -55,7 +55,8 @@ def _listener(host: str, port: int, *, is_shared: bool = False) -> socket.socket
         name, how = _ERRORS.get(getattr(error, "errno", None) or 0, _HOST_ERROR)
         text = f"{name}: cannot listen on {host} port {port}: {why}; {how}"
         raise ConfigurationError(text, setting=name) from None
-    # Accepted sockets inherit this. uvicorn writes headers and body apart, so without this option a response can wait
-    # 40 ms for the client's acknowledgement. asyncio sets it only for sockets that were made with a protocol number.
+    # Accepted sockets inherit this option. uvicorn writes headers and body separately, so without this option a
+    # response can wait 40 ms for the client's acknowledgement. asyncio sets the option only for sockets that were made
+    # with a protocol number.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

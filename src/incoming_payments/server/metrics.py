@@ -62,7 +62,7 @@ class Metrics:
         try:
             start_http_server(port, self._host, self._registry)
         except OSError as error:
-            text = "worker %d has no metrics, because it cannot listen on %s port %d: %s"
+            text = "worker %d has no metrics, because it cannot listen on %s port %d (%s): free the port, and restart"
             log_event(
                 logger, logging.ERROR, LogEvent.METRICS_UNAVAILABLE, text, worker, self._host, port, error.strerror
             )

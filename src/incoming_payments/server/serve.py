@@ -138,13 +138,14 @@ def http_config(application: Application) -> "uvicorn.Config":
             self._unfinished_bytes = 0
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            if len(self.headers) <= HEADERS_MAX:  # one field too many is enough for a refusal
+            if len(self.headers) <= HEADERS_MAX:  # the first field too many is enough for a refusal
                 super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
             super().on_headers_complete()
             self._unfinished_bytes = 0
-            self.headers = []  # RFC 9110 §6.5.1: a trailer field is no header field; uvicorn 0.54 adds it to the scope
+            # RFC 9110 §6.5.1: a trailer field is not a header field, but uvicorn 0.54 adds it to this list.
+            self.headers = []
             if len(self.pipeline) > PIPELINED_REQUESTS_MAX:
                 self.pipeline.clear()  # the same data may contain more requests
                 if not self.transport.is_closing():

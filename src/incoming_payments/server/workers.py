@@ -160,7 +160,10 @@ class _Supervisor:
             os.kill(pid, signal.SIGKILL)
 
     def _note_end(self, pid: int, number: int, status: int) -> None:
-        """Plan the replacement of an ended worker, or stop the others. `status` is negative for a signal."""
+        """Plan the replacement of an ended worker, or stop the others.
+
+        `status` is negative if a signal ended the worker.
+        """
         if self._is_stopping:
             self._status = max(self._status, min(abs(status), 1))
         elif status > 0:

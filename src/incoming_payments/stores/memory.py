@@ -28,7 +28,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # Payments by id, credits by (id, credit id), events by (id, version), and creations by (client, key, "key").
-        # They share one dictionary because a KeyboardInterrupt cannot split `dict.update`, so they always agree.
+        # All of them are in one dictionary, so that they always agree: a KeyboardInterrupt cannot split `dict.update`.
         self._rows: dict[str | tuple[str | int, ...], Any] = {}
         self._keys_by_end: list[tuple[datetime, tuple[str, str, str]]] = []
 

@@ -70,7 +70,8 @@ class _Ledger:
     """The credits of one payment, or inserts of payments, as the workers have reported them."""
 
     payment: PaymentId | None  # without a payment, the workers insert payments
-    key: str | None = None  # with a key, they insert each payment under an idempotency key that begins with it
+    # With a key, the workers insert each payment under an idempotency key that begins with this key.
+    key: str | None = None
     sent: dict[str, int] = Factory(dict)  # the value of each credit id, or the key number of each payment id
     answered: dict[str, int] = Factory(dict)  # the total in each answer, or the key number
     moments: list[int] = Factory(list)

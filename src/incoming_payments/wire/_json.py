@@ -20,9 +20,11 @@ def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max:
     surrogates in strings.
     """
     if len(body) > bytes_max:
-        raise MalformedJson(f"the body is larger than {bytes_max} bytes")
+        raise MalformedJson(f"the body is larger than {bytes_max} bytes: send a smaller one")
     if _has_too_many_brackets(body):
-        raise MalformedJson(f"the body has more than {limits.JSON_BRACKETS_MAX} opening brackets [ and {{")
+        raise MalformedJson(
+            f"the body has more than {limits.JSON_BRACKETS_MAX} opening brackets [ and {{: send fewer arrays"
+        )
     try:
         return strict.read_json(body, depth_max=depth_max, to_store=True)
     except strict.JsonRefused as refused:

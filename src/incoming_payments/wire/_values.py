@@ -292,9 +292,9 @@ def _first_error(error: Exception) -> MalformedJson:
 
 def _check_metadata(document: object, text: MetadataJson, bytes_max: int, depth_max: int) -> None:
     if len(text.encode("utf-8")) > bytes_max:
-        raise MalformedJson(f"metadata is larger than {bytes_max} bytes, written as compact JSON", member="metadata")
+        raise MalformedJson(f"metadata is larger than {bytes_max} bytes as compact JSON: shorten it", member="metadata")
     if _depth(document) > depth_max:
-        raise MalformedJson(f"metadata is nested more than {depth_max} deep", member="metadata")
+        raise MalformedJson(f"metadata is nested more than {depth_max} deep: use fewer levels", member="metadata")
 
 
 def _depth(node: object) -> int:
@@ -316,7 +316,7 @@ def _write_method(method: IlpPaymentMethod) -> dict[str, str]:
 
 
 def _write_members(cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
-    """Return a cattrs hook that writes `cls` in camelCase, without absent members and members that `_view_text` adds."""
+    """Return a cattrs hook that writes `cls` in camelCase, without absent members and those that `_view_text` adds."""
     written_apart = {"metadata", "result"}
     renamed: dict[str, Any] = {
         each.name: override(rename=_camel_case(each.name), omit=each.name in written_apart) for each in fields(cls)

@@ -61,7 +61,7 @@ def _port(protocol: type, *, is_sync: bool = False) -> Validator:
 
 def _function(_: object, attribute: "Attribute[Any]", value: object) -> None:
     if not callable(value):
-        text = f"{attribute.name} must be a function of a number of bytes, not {name_of(value)}"
+        text = f"{attribute.name} must be a function that takes a number of bytes, not {name_of(value)}"
         raise ConfigurationError(text, setting=attribute.name)
 
 
@@ -138,6 +138,6 @@ class AsyncPorts(_Calls):
 
 def check_for_asyncio(ports: AsyncPorts | Ports) -> None:
     """Raise `ConfigurationError` for a port of this library in `ports` that would block an event loop."""
-    if isinstance(ports, Ports):  # `AsyncPorts` is checked when it is built
+    if isinstance(ports, Ports):  # `AsyncPorts` has made this check in its constructor
         for each in fields(Ports):
             check_unblocking(each.name, getattr(ports, each.name))

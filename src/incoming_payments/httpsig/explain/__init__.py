@@ -71,9 +71,9 @@ def _signature_lines(case: Case, one: ReadSignature) -> list[str]:
     holds = "it could not be verified"
     if one.key is not None and not one.draft.missing:
         verb = "is" if one.key.verify(one.octets, one.draft.base()) else "is not"
-        holds = f"it {verb} valid for this base"
+        holds = f"it {verb} valid for the base"
     by = "without keyid" if given.key_id is None else f"by keyid {show.quote(given.key_id)}"
-    lines = [f"  {show.show(given.label)} {by}, {age}: {holds}, as the service built it:"]
+    lines = [f"  {show.show(given.label)} {by}, {age}: {holds}. The service built this base:"]
     for component, value in one.draft.lines:
         shown = "<no value>" if value is None else show.value(component, value)
         lines.append(f"    {show.identifier(component)}: {shown}")

@@ -378,7 +378,7 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order of the trials, the
     Hypothesis("not_covered", _COVERAGE, _not_covered, "the signature does not cover {said}"),
     Hypothesis("covered_instead", _COVERAGE | _ABSENT | {Code.COMPONENT_UNSUPPORTED}, _covered_instead,
         "in place of a required component {said}"),
-    Hypothesis("clock", {Code.STALE, Code.CREATED_IN_FUTURE}, _each(_clock), "the times differ: {said}"),
+    Hypothesis("clock", {Code.STALE, Code.CREATED_IN_FUTURE}, _each(_clock), "the clocks differ: {said}"),
     Hypothesis("lost_field", _ABSENT, _each(_lost_field, complete=False), "the client signed {said}"),
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
     Hypothesis("digest_of", _DIGEST, _digest_of, "the digest belongs to {said}, and not to the bytes received"),
@@ -392,7 +392,7 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order of the trials, the
         " another keyid"),
     Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, but the JWK names"
         " another algorithm"),
-    Hypothesis("der", _INVALID, _each(_der), "the signature is in DER; it must be r and s alone"),
+    Hypothesis("der", _INVALID, _each(_der), "the signature is in DER: send r and s as raw bytes, one after the other"),
     Hypothesis("created", _INVALID, _each(_created), "the client signed another time: {said}"),
     Hypothesis("target", _INVALID, _each(_target("scheme", "host", "path", "query", others_max=3)),
         "the client signed {said}: base_url must be the URL that clients use"),

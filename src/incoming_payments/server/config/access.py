@@ -51,7 +51,7 @@ class TokenTable:
     rights: tuple[RightTable, ...] = setting(
         "the rights of the token, an array of tables; see `rights`",
         written="[{{ actions = " + toml(_OWN) + ', identifier = "{base_url}/alice" }}]',
-        least="one or more tables in a token",
+        least="each token needs one or more",
         example='rights = [{ actions = ["create"] }]',
     )
     expires_at: datetime | None = setting("when the token expires", None, "never", written="2027-01-01T00:00:00Z")
@@ -73,7 +73,7 @@ class AuthorizationServerTable:
         written='"https://auth.bank.example"',
     )
     audience: str | None = setting(
-        "the name of this service in `aud`: a token for other services only is refused",
+        "the name of this service in `aud`: a token that is only for other services is refused",
         None,
         "a token with `aud` is refused",
         written='"incoming-payments"',

@@ -16,7 +16,7 @@ from incoming_payments.limits import CONFIGURATION_BYTES_MAX, PEER_TOKEN_CHARS_M
 POSIX = os.name == "posix"  # on other systems, the mode of a file does not define the access of users
 
 PRIVATE: Final = 0o077  # mode bits that a file with a secret must not have
-PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have: its writers can pose as the client
+PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have, or other users could change the key
 _OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
 _STICKY: Final = stat.S_IWOTH | stat.S_ISVTX  # with both bits, as in /tmp, a user can replace only own files
 # A file name with an extension that no secret ends with

@@ -210,8 +210,8 @@ def _about(setting: str, error: IncomingPaymentsError, found: object = None) -> 
 def naming(path: str, table: object = None, **settings: str) -> Iterator[None]:
     """Turn the `InvalidValue` of a value's constructor into a `ConfigurationError` that names the setting.
 
-    `table` is the table at `path`. The setting of a member has the name in `settings`, or the name of the member in
-    snake case. If the table has no such setting, the error names the table.
+    `table` is the table at `path`. `settings` maps members to settings. Without an entry, the setting has the name of
+    the member in snake case. If the table has no such setting, the error names the table.
     """
     try:
         yield

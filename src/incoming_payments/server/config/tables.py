@@ -66,7 +66,7 @@ class ListenTable:
     host: str = setting("the host name or IP address", "127.0.0.1", check=_check_host, is_active=True)
     port: int = setting("the port", 8080, bounds=(1, PORT_MAX), written="{port}", is_active=True)
     workers: int = setting(
-        "the number of processes that serve requests: use one for each processor at most, because more gain nothing; "
+        "the number of processes that serve requests: use at most one for each processor, because more gain nothing; "
         "more than one excludes `[quotas]`",
         1,
         bounds=(1, WORKERS_MAX),
@@ -153,7 +153,7 @@ class LimitsTable:
     )
     wording: Wording = setting(
         f"{' or '.join(f'`{toml(wording)}`' for wording in get_args(Wording))}: the second gives refusals the "
-        "descriptions that the Web Monetization extension compares. The codes stay",
+        "descriptions that the Web Monetization extension expects. Their codes stay the same",
         "plain",
     )
 

@@ -1,4 +1,4 @@
-"""The processes of the demo: the service, and core banking, which embeds the library on the same file."""
+"""The processes of the demo: the service, and core banking, which embeds the library and opens the same database."""
 
 import json
 import socket
@@ -120,7 +120,7 @@ class CoreBanking:
 
 @contextmanager
 def core_banking(database: Path) -> Iterator[CoreBanking]:
-    """Run a process that embeds the library on the file of the service."""
+    """Run a process that embeds the library and opens the database of the service."""
     process = subprocess.Popen(  # noqa: S603 - our own module
         [sys.executable, "-m", "incoming_payments.server.dev._demo_processes", str(database)],
         stdin=subprocess.PIPE,

@@ -3,7 +3,7 @@
 - This process is the client, which sends signed requests, and the payer, which sends packets by STREAM over HTTP.
 - The service runs in a process of its own on a new SQLite file. Halfway through the packets, the demo kills
   the service with SIGKILL and starts it again.
-- The ASE's core banking is the third process. It embeds the library on the same file, and credits other money.
+- The ASE's core banking is the third process. It embeds the library, opens the same database, and credits other money.
 - The authorization server is the fourth process. The service introspects the token there for each request, and
   signs these introspection requests.
 

@@ -33,7 +33,7 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str], check_an
     if path.exists():
         raise BackupFailed(f"{path} exists: name a new file for the backup")
     try:
-        # Only the owner may read the payments.
+        # only the owner may read the payments
         os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         raise BackupFailed(f"{partial} exists: remove it, unless another backup is running") from None
@@ -67,7 +67,8 @@ def _checked_path(target: str | os.PathLike[str]) -> Path:
 def _copy(source: sqlite3.Connection, path: Path) -> list[int]:
     """Copy one snapshot of `source`, and return its row counts."""
     with closing(sqlite3.connect(path, isolation_level=None)) as copy:
-        source.execute(f"PRAGMA busy_timeout = {STORE_BUSY_S_MAX * 1000:.0f}")  # a backup cannot be repeated on its own
+        # Let SQLite wait for locks, because the backup cannot be repeated alone.
+        source.execute(f"PRAGMA busy_timeout = {STORE_BUSY_S_MAX * 1000:.0f}")
         source.execute("BEGIN")
         try:
             counts = _counts(source)

@@ -33,8 +33,8 @@ class AnotherCopies(sqlite3.OperationalError):
 def copy_log(connection: sqlite3.Connection, watch: FileWatch) -> Copied:
     """Copy the log into the database.
 
-    The caller holds SQLite's write lock on another connection. SQLite has a mode that takes the lock itself. But while
-    another process has the lock, that mode also copies frames, and does not sync them.
+    The caller must hold SQLite's write lock on another connection. SQLite has a mode that takes the lock itself. But
+    while another process has the lock, that mode also copies frames, and does not sync them.
 
     Raises `AnotherCopies`; any `sqlite3.Error`, after it has stopped the store if data may be lost; `StoreStopped` when
     a process was killed in a sync that an earlier checkpoint needs.

@@ -43,8 +43,8 @@ class LogWatch:
     def before_write(self) -> bool:
         """Check the log, and return whether it was emptied since the last commit.
 
-        The caller holds SQLite's write lock. If a checkpoint has emptied the log, call `forget`. If another program has
-        emptied it, stop the store.
+        The caller must hold SQLite's write lock. If a checkpoint has emptied the log, call `forget`. If another program
+        has emptied it, stop the store.
         """
         # Check before the write, because other processes may have written to the log unnoticed if the index was
         # replaced.

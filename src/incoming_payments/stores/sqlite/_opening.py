@@ -34,7 +34,7 @@ class Database(Protocol):
     """The steps of opening a database that need SQLite."""
 
     def has_id(self, id: bytes) -> bool:
-        """Return whether the database has this id. This process has no connection open."""
+        """Return whether the database has this id. This process may have no connection open."""
 
     def restore(self, known: bytes) -> bytes:
         """Write the log to the disk, create the tables, and return the id. `known` is the id in the lock file."""
@@ -120,7 +120,7 @@ def _is_connected(index_path: str) -> bool:
 
 
 def _open_alone(watch: FileWatch, database: Database) -> None:
-    """Write the log to the disk, or create the database. No other store has the database open."""
+    """Write the log to the disk, or create the database. No other store may have the database open."""
     lock = watch.lock
     is_new = lock.text_bytes() == Text.NEW
     if not is_new:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Job(Generic[T]):
-    """Work for the writer. Its outcome goes to `future`, in the event loop `loop`, or to a waiting thread.
+    """Work for the writer. The outcome goes to `future`, in the event loop `loop`, or to a waiting thread.
 
     The writer sets `answer` or `error` before the commit, and settles the job after it.
     """
@@ -36,14 +36,17 @@ class Job(Generic[T]):
             self._unsettled.acquire()
 
     def wait(self) -> T:
-        """Return or raise the outcome, once it is durable. An interrupt ends the wait, but not the job."""
+        """Return the answer or raise the error, once the outcome is durable.
+
+        An interrupt ends the wait, but not the job.
+        """
         self._unsettled.acquire()
         if self.error is not None:
             raise self.error
         return self.answer
 
     def settle(self) -> None:
-        """Give the outcome to the caller: to a future in the thread of its loop. A cancelled future gets nothing."""
+        """Give the outcome to the caller. A future gets it in the thread of its loop, unless it is cancelled."""
         if self.loop is None:
             self._unsettled.release()
         elif self.future.done():
@@ -76,7 +79,7 @@ class Jobs:
         Raises `StoreUnavailable` when too many jobs wait.
         """
         if len(self._waiting) >= STORE_QUEUE_MAX:
-            raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are waiting already: repeat the call later")
+            raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are already waiting: repeat the call later")
         if job.loop is not None and self._loop is not job.loop:
             job.loop.call_soon(self._end_turn)
             self._loop = job.loop  # set last: after an interrupt before this line, the next job calls `call_soon` again
@@ -96,7 +99,7 @@ class Jobs:
         return list(self.take_more(0))
 
     def take_more(self, taken: int) -> Iterator[Job[Any]]:
-        """Yield waiting jobs until the batch, which already has `taken` jobs, is full. Never wait."""
+        """Yield waiting jobs until the batch is full. It already has `taken` jobs. Never wait."""
         while taken < STORE_BATCH_MAX and self._waiting:
             yield self._waiting.popleft()
             taken += 1

@@ -187,7 +187,7 @@ class Batch(Rows):
                 states.append((*total, *state, _optional_micros(due), *key))
         updated = self._update(_UPDATE_TOTAL, totals) + self._update(_UPDATE_STATE, states)
         if updated != len(self._changed):
-            text = "a payment was not there to update, although this transaction had read it: check the database"
+            text = "a payment that this transaction has read could not be updated: check the database"
             raise StoreUnusable(text)
         self.connection.executemany(_INSERT_CREDIT, map(_credit_row, self._credits.values()))
         self.connection.executemany(_INSERT_EVENT, map(_event_row, self._events))

@@ -21,8 +21,8 @@ def refuse_second_names(paths: Iterable[str]) -> None:
             if (links := os.stat(path).st_nlink) > 1:
                 raise StoreUnusable(
                     f"{path} has {links} names (hard links), and a program that uses another name loses payments: "
-                    f'end every program that uses it, and remove the others, which "find DIRECTORY -samefile {path}" '
-                    "lists; but if another name has a log (-wal) beside it, use that name and remove this one"
+                    f'end every program that uses the file, list its names with "find DIRECTORY -samefile {path}", and '
+                    "remove all names but one. Keep the name with a log (-wal) beside it, if there is one"
                 )
         if path in mounted:
             raise StoreUnusable(

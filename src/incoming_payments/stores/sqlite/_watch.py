@@ -82,7 +82,7 @@ class FileWatch:
         with self._guard:
             if self._why is not None:
                 return self.refusal()
-            # If this fails too, the other processes get the same error from the disk.
+            # If this write fails too, the other processes get the same error from the disk.
             with contextlib.suppress(OSError):
                 self.lock.shorten_text(Text.STOPPED)
             self._why = why  # set last, so that an interrupted call can be repeated
@@ -162,8 +162,8 @@ class FileWatch:
     def check_index(self) -> None:
         """Raise `StoreStopped` when the index of the log was removed or replaced while a connection is open.
 
-        A process that opens the database then creates another index. Neither process sees the locks and the commits of
-        the other.
+        A process that opens the database then creates another index. Neither process then sees the locks and the
+        commits of the other.
         """
         index = None if self._index is None else _disk.stat(self.index_path)
         if self._index is not None and (index is None or _disk.identity(index) != self._index):
@@ -180,9 +180,10 @@ class FileWatch:
         self._database_bytes = database.st_size
 
     def is_new_committer(self, tag: bytes) -> bool:
-        """Write `tag` to the lock file, and return whether the file had another tag. SQLite's write lock is held.
+        """Write `tag` to the lock file, and return whether the file had another tag.
 
-        Raises `StoreStopped` when a store on this database has stopped, because its mark removes the tag.
+        The caller must hold SQLite's write lock. Raises `StoreStopped` when a store on this database has stopped,
+        because its mark removes the tag.
         """
         if self.lock.tag() == tag:
             return False

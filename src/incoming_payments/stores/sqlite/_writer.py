@@ -71,7 +71,9 @@ class Writer:
         try:
             self._thread.start()
         except RuntimeError as error:
-            raise StoreUnavailable(f"the thread that writes could not be started ({error})") from error
+            raise StoreUnavailable(
+                f"the thread that writes could not be started ({error}): repeat the call later"
+            ) from error
 
     @property
     def is_this_thread(self) -> bool:

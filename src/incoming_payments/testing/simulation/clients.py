@@ -113,7 +113,10 @@ class Create(Operation):
             self.first_answer = self.first_answer or answer
             require(answer == self.first_answer, "a repeat of the request got another answer")
         require(id in world.state.ledgers, f"the answer contains the payment {id}, which is not stored")
-        require((answer.received_amount.value, answer.completed) == (0, False), "a new payment is not empty")
+        require(
+            (answer.received_amount.value, answer.completed) == (0, False),
+            "a new payment has received money, or is completed",
+        )
         return True
 
     def _use(self, world: World) -> tuple[PaymentId, bytes] | None:

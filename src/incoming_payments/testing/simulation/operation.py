@@ -54,7 +54,7 @@ class Account:
     id: PaymentId
     address: str
     keys: StreamKeys
-    uses_left: int  # how often the traffic picks the payment before it replaces it
+    uses_left: int  # how often the traffic uses the payment before it replaces the payment
     sequence: int = 0
     sent: int = 0  # the sum of the fulfilled packets
     credited: int = 0  # the sum of the credits for which the host received an answer
@@ -101,13 +101,13 @@ class Task:
         False,
     )  # the ledger's `answered_total` and `answered_completed` at the start
     effect: Any = None
-    done: bool = False  # the effect has happened; its `answer` or `error` has not reached the flow yet
+    done: bool = False  # the effect has happened, but its `answer` or `error` has not reached the flow yet
     answer: Any = None
     error: IncomingPaymentsError | None = None
     expected: Expected | None = None  # the required result of the effect; None if the store failed
     needs_approval: bool = False  # whether the packet needs the approval of the host
     is_approved: bool = False  # whether the host approved the packet
-    refusal: Expected | None = None  # the answer of the host, unless it approved
+    refusal: Expected | None = None  # the answer of the host, unless the host approved
     seen: tuple[int, str] | None = None  # total and state of the payment at the last call of the store
 
 

@@ -22,7 +22,7 @@ PORTS: Final = (
     "base_url has port {}, but listen.port is {}: give both the same port, unless a proxy on this machine listens on "
     "port {}"
 )
-USELESS: Final = "peer[0] has the asset USD at scale 9, but no wallet address has this asset: this peer cannot pay, "
+USELESS: Final = "peer[0] has the asset USD at scale 9, but no wallet address has this asset: this peer cannot pay; "
 
 
 def given(table: str, name: str, value: int) -> object:

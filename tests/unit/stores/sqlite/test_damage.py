@@ -38,7 +38,7 @@ def test_name_without_the_log_is_the_one_to_remove(path: Path) -> None:
     id = leave_a_log(path)
     second = path.with_name("second.sqlite3")
     os.link(path, second)
-    with pytest.raises(StoreUnusable, match=r"another name has a log \(-wal\) beside it, use that name") as caught:
+    with pytest.raises(StoreUnusable, match=r"Keep the name with a log \(-wal\) beside it") as caught:
         SqliteStore(second)
     assert "copy" not in str(caught.value)
     second.unlink()
