@@ -1,8 +1,8 @@
 """The transition table of an incoming payment. Spec section 3.
 
-`TABLE` holds every rule about the effect of a trigger on a payment. A row names the states it applies to, the trigger,
-a condition and an outcome. The decisions in `lifecycle` select the rows of a trigger and a state. The first row whose
-condition holds decides. `docs/generate.py` prints `docs/lifecycle.md` from the same rows.
+`TABLE` holds every rule about the effect of a trigger on a payment. A row has the states to which it applies, the
+trigger, a condition and an outcome. The decisions in `lifecycle` select the rows of a trigger and a state. The first
+row whose condition holds decides. `docs/generate.py` prints `docs/lifecycle.md` from the same rows.
 
 COMPLETED and EXPIRED are final: no row leads out of them. Time is an argument of every decision, so a payment expires
 even if no sweep runs.

@@ -104,7 +104,7 @@ class PacketPolicy:
         digests = [(digest, account.peer) for account in self.peers for digest in account.digests]
         index = {digest[:_LOOKUP_BYTES]: (digest[_LOOKUP_BYTES:], peer) for digest, peer in digests}
         if len(index) < len(digests):
-            raise InvalidValue("a token is listed twice", member="peers")
+            raise InvalidValue("a token is listed twice: list it once", member="peers")
         return index
 
     def sender_of(self, head: Request) -> Peer:

@@ -37,7 +37,8 @@ def authorized(
 ) -> Flow[tuple[ClientId, Allowance]]:
     """Return the client that sent `request` with the token of `query`, and its rights for the action of `query`.
 
-    Spec section 5. The signature must also cover the fields `covered`. The request counts in the quota of the client.
+    Spec section 5. The signature must also cover the fields `covered`. The request counts against the quota of the
+    client.
 
     Raises `TokenRefused`, also if the token lacks the access right, `SignatureRefused` with its `evidence`,
     `QuotaExceeded`, `StoreUnavailable` when no further nonce can be stored, `ClockBehind` when a nonce cannot be
@@ -69,7 +70,10 @@ def _covering(signature: SignaturePolicy, covered: tuple[str, ...]) -> Signature
 
 
 def _introspect(query: TokenQuery) -> Flow[AccessTokenInfo | None]:
-    """Introspect the token. A timeout or a lost connection is an outage, and no fault of the introspector."""
+    """Introspect the token.
+
+    A timeout or a lost connection counts as an outage, and not as a defect of the introspector.
+    """
     try:
         return (yield from IntrospectToken(query))
     except (ConnectionError, TimeoutError) as error:
@@ -92,7 +96,7 @@ def _find_keys(
 
 
 def _find_key(client: ClientId, key_id: str) -> Flow[Mapping[str, object] | None]:
-    """Find a key of the client. A timeout or a lost connection is an outage, and no fault of the port."""
+    """Find a key of the client. A timeout or a lost connection counts as an outage, and not as a defect of the port."""
     try:
         return (yield from FindClientKey(client, key_id))
     except (ConnectionError, TimeoutError) as error:

@@ -56,8 +56,9 @@ class PacketAnswer:
 def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Callable[[], datetime]) -> Flow[bytes]:
     """Answer the ILP Prepare `packet` that `peer` sent. Return the encoded Fulfill or Reject.
 
-    A Fulfill is returned after the money is credited durably. A repeated packet is fulfilled again and credited once.
-    Every other packet, and every failure of the store, is answered with a Reject. `ilp.receive` lists the Rejects.
+    It returns a Fulfill only after the money is credited durably. A repeated packet is fulfilled again and credited
+    once. Every other packet, and every failure of the store, is answered with a Reject. `ilp.receive` lists the
+    Rejects.
 
     `clock` returns the time in UTC. The flow calls it when the packet arrives. The decision calls it again inside
     the store's transaction, perhaps in another thread. So a packet is not credited if it or its payment expired

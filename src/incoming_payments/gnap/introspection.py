@@ -63,8 +63,8 @@ class AccessTokenInfo:
 
     `client` identifies the client permanently, so that the client can find its own payments later. Open Payments uses
     the URL of the client's wallet address. `jwk` is the public key to which the token is bound (RFC 9635 §7.2), or
-    `None` if the authorization server does not give the key. From `expires_at` on, if it is set, the token is refused,
-    even if an introspector still has it in a cache. It is also refused before `not_before`.
+    `None` if the authorization server does not give the key. The service refuses the token from `expires_at` on, if it
+    is set, even if an introspector still has it in a cache. The service also refuses the token before `not_before`.
 
     Raises `InvalidValue` for a malformed `client`, too many rights, or a time without a time zone.
     """

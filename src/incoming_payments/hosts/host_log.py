@@ -49,8 +49,8 @@ _PORTS: Final[Mapping[type[IncomingPaymentsError], tuple[LogEvent, str]]] = {
 class HostLog:
     """Write to `logger` at a limited rate for each kind of line, and count the suppressed lines. Thread-safe.
 
-    With `explain` the log says why signatures were refused. Such a report costs several verifications, so a
-    suppressed report is not computed. `clock` returns monotonic seconds.
+    With `explain` the log says why signatures were refused. Such a report needs several verifications, so it is not
+    built if its line is suppressed. `clock` returns monotonic seconds.
     """
 
     def __init__(

@@ -147,7 +147,7 @@ def _serialise(value: BareItemType) -> str:
     try:
         return http_sf.ser(value)
     except (ValueError, TypeError) as error:
-        text = "a parameter value cannot be written as a structured field item (RFC 9651 §4.1.3)"
+        text = "a parameter value must be a structured field item, such as a string or a number (RFC 9651 §4.1.3)"
         raise MalformedField(text) from error
 
 
@@ -247,7 +247,7 @@ class BaseBuilder:
         # RFC 9421 §2.1.3: encode each line by itself, so that a comma in a line differs from a comma between lines.
         lines = [_strip(line) for line in self._lines(component)]
         if any(map(_UNSIGNABLE_BYTES.search, lines)):
-            text = "has control characters, or characters outside latin-1: send others"
+            text = "has control characters, or characters outside latin-1: send other characters"
             _refuse(component, Code.COMPONENT_VALUE, text)
         return ", ".join([f":{b64encode(line.encode('latin-1')).decode()}:" for line in lines])
 
@@ -320,7 +320,7 @@ def _check_field_parameters(component: Component, parameters: Mapping[str, BareI
     for name, value in parameters.items():
         # Refuse `;tr` too: this library never sees trailers, and no parameter may be ignored.
         if not (type(value) is str if name == "key" else name in ("sf", "bs") and value is True):
-            text = "has a parameter other than ;sf, ;bs and ;key=, or one with a wrong value (RFC 9421 §2.1)"
+            text = "has a parameter other than ;sf, ;bs and ;key=, or one with a wrong value: remove it (RFC 9421 §2.1)"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
     if "bs" in parameters and len(parameters) > 1:
         text = "has ;bs together with ;sf or ;key: choose one (RFC 9421 §2.1)"

@@ -46,9 +46,9 @@ class Policy:
 
     `required` names fields (in lower case) and derived components that a signature must cover without parameters. If
     the request has a body, the signature must also cover `content-digest`. The signature must have `created`, at most
-    `max_age_s` seconds in the past and `clock_skew_s` seconds in the future. With `nonce_required` it must have a
-    nonce. With `tag` it must have that tag. `shapes` lists the deviations from RFC 9421 §4 that are accepted in the
-    signature fields; no other check changes.
+    `max_age_s` seconds in the past and `clock_skew_s` seconds in the future. With `nonce_required`, the signature must
+    have a nonce. With `tag`, it must have that tag. `shapes` lists the deviations from RFC 9421 §4 that are accepted in
+    the signature fields; no other check changes.
 
     Raises `InvalidValue` when `required` is empty or names a component that cannot be required, when a number of
     seconds is not an integer in range, or for an unknown shape.

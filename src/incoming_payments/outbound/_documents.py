@@ -205,7 +205,7 @@ def _domain(url: str) -> str:
     return parent_domain(urlsplit(url).hostname or "")
 
 
-_INTERRUPTED: Final = HttpFailed("the fetch was interrupted")
+_INTERRUPTED: Final = HttpFailed("the fetch was interrupted: try again")
 _SLACK_S: Final = 1.0  # a fetch in flight ends on its own, unless its thread or loop has stopped
 
 

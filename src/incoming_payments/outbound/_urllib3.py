@@ -98,7 +98,7 @@ def _is_connection(error: Exception) -> bool:
 
 
 class _Deadline(urllib3.Timeout):
-    """A timeout with one deadline for the whole exchange: the wait for a connection, the headers and the body."""
+    """A timeout with one deadline for the whole exchange, from the wait for a connection to the end of the body."""
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class _Deadline(urllib3.Timeout):
 class _TimedReader(io.RawIOBase):
     """The bytes of one answer that arrive at a socket before its timeout, which begins now.
 
-    It also stands for the socket in `http.client.HTTPResponse`, which uses only `makefile`.
+    It also replaces the socket in `http.client.HTTPResponse`, which uses only `makefile`.
     """
 
     def __init__(self, sock: socket.socket, received: Received) -> None:
@@ -138,7 +138,7 @@ class _TimedReader(io.RawIOBase):
             self._sock.settimeout(0)
             return self._raw.readinto(buffer)
         left_s = self._deadline - time.monotonic()
-        if left_s <= 0:  # the timeout of a socket does not end reads that find bytes
+        if left_s <= 0:  # each read has a timeout of its own, so also check the time of the whole answer
             raise TimeoutError("timed out")
         self._sock.settimeout(left_s)
         count = self._raw.readinto(buffer)

@@ -57,7 +57,7 @@ Observation = RequestAnswered | PacketAnswered | CreditDecided | TokenIntrospect
 
 
 class Observer(Protocol):
-    """A receiver of observations, for metrics. `incoming_payments.observers` has two.
+    """A receiver of observations, for metrics. `incoming_payments.observers` has two such receivers.
 
     It is called in the thread of the request or of the store, so it must be thread-safe and fast, and must not call the
     service. An exception is logged and breaks nothing.

@@ -70,7 +70,7 @@ class _Supervisor:
         self._numbers: dict[int, int] = {}  # the numbers of the workers, by their process ids
         self._lost: list[int] = []  # the numbers of the workers to replace
         self._is_stopping = False
-        self._stop_by_s = 0.0  # a time of `time.monotonic`
+        self._stop_by_s = 0.0  # a time in seconds of `time.monotonic`
         self._status = 0
         # A byte for each worker, in memory that all processes share. A worker sets its byte, and each tick clears it.
         self._beats = mmap.mmap(-1, len(listeners))

@@ -152,7 +152,7 @@ def _receive(service: Service[Any], payment: PaymentId | str, *, credit_id: str,
 def _receive_packet(service: Service[Any], packet: bytes, *, peer: Peer) -> Flow[bytes]:
     """Answer the ILP Prepare `packet` that `peer` sent. Return the encoded Fulfill or Reject.
 
-    A Fulfill is returned after the money is credited durably. Raises `ConfigurationError` if the service has no
+    It returns a Fulfill only after the money is credited durably. Raises `ConfigurationError` if the service has no
     receiver.
     """
     check(packet, bytes, "packet", "pass the bytes of an ILP packet")
@@ -200,7 +200,7 @@ def _is_ready(service: Service[Any]) -> Flow[bool]:
         return True
     except Exception as error:  # noqa: BLE001 - it is logged
         if service.unready_lines.admits(logger, "failed readiness checks"):
-            log_event(logger, logging.ERROR, LogEvent.NOT_READY, "not ready, because of the store", error=error)
+            log_event(logger, logging.ERROR, LogEvent.NOT_READY, "not ready, because the store failed", error=error)
     return False
 
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 PACKET_PEER: Final = "test.bank.connector"
 UNUSED_ID: Final = PaymentId("019b7a0c-ffff-7000-8000-000000000000")  # `a_creation` never chooses this id
 
-_PATIENCE_S: Final = 60.0  # on a busy machine, a lock may be held for long
+_PATIENCE_S: Final = 60.0  # on a busy machine, a store may hold a lock for long
 _BEGIN_S: Final = 30.0  # a slow machine starts a thread and opens a connection in less time
 _PAUSE_S: Final = 0.01
 _LOCKED_S: Final = 0.2  # enough for an update that does not wait for a lock

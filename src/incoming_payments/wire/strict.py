@@ -195,7 +195,7 @@ def _is_exact(text: str, value: float) -> bool:
         return _ZERO.match(text) is not None
     if magnitude == math.inf:
         return False
-    # A point or an exponent takes one character
+    # a point or an exponent takes at least one of the characters
     if len(text) <= sys.float_info.dig + 1 and magnitude >= sys.float_info.min:
         return True
     return Decimal(text) == Decimal(repr(value))

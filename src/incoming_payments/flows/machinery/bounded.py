@@ -108,7 +108,9 @@ class Threads:
         context = contextvars.copy_context()
         with self._lock:
             if self._calls.qsize() >= PORT_THREADS_MAX:
-                raise TimeoutError(f"{self._started} calls of the port have no answer yet, and as many more wait")
+                raise TimeoutError(
+                    f"{self._started} calls of the port have no answer yet, and as many more wait: make the port faster"
+                )
             if not self._idle.acquire(blocking=False) and self._started < PORT_THREADS_MAX:
                 name = "incoming-payments-port"
                 threading.Thread(target=self._work, args=(self._calls,), name=name, daemon=True).start()

@@ -126,7 +126,7 @@ class FindWalletAddress(Effect[WalletAddress | InactiveWalletAddress | None]):
 
 
 def find_wallet_address(url: WalletAddressUrl) -> Flow[WalletAddress | InactiveWalletAddress | None]:
-    """Find the wallet address. A timeout or a lost connection is an outage, and no fault of the port.
+    """Find the wallet address. A timeout or a lost connection counts as an outage, and not as a defect of the port.
 
     Raises `ConfigurationError` when the port answers with a wallet address of another URL.
     """

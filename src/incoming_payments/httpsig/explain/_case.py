@@ -92,7 +92,7 @@ class Case:
 
 
 def open_case(evidence: Evidence, code: str) -> Case:
-    """Take the request apart. Raises nothing."""
+    """Split the request into its parts. Raises nothing."""
     request, shapes = evidence.request, evidence.policy.shapes
     lines = request.values("signature-input"), request.values("signature")
     form = any_strict_form(shapes, *lines) or StrictForm(", ".join(lines[0]), ", ".join(lines[1]), None)

@@ -82,7 +82,7 @@ def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case]
 _LABEL: Final = r"[A-Za-z*][A-Za-z0-9_\-.*]{0,63}"
 _INPUT: Final = re.compile(rf"\s*({_LABEL})=(\([^()]*\)(?:;[^;,\"]*(?:\"[^\"]*\")?)*)")
 _SIGNATURE: Final = re.compile(rf"\s*(?:({_LABEL})=)?[:\"']?([A-Za-z0-9+/_\-]{{16,2000}})={{0,2}}[:\"']?\s*")
-_REPAIRS: Final = (  # a pattern in Signature-Input, its correct form, and the mistake
+_REPAIRS: Final = (  # a wrong pattern in Signature-Input, the correct form, and the mistake
     (re.compile(r";created=\"?([0-9]{9,11})[0-9]{3}\"?(?=;|\s|$)"), r";created=\1", "created is in milliseconds"),
     (re.compile(r";created=\"?([0-9]+)(?:\"|\.[0-9]+\"?)"), r";created=\1", "created is in quotes or has a fraction"),
     (re.compile(r";keyid=", re.IGNORECASE), ";keyid=", "keyid has upper-case letters"),
@@ -91,7 +91,7 @@ _REPAIRS: Final = (  # a pattern in Signature-Input, its correct form, and the m
 
 
 def _form(case: Case) -> Iterator[Trial]:
-    """Read both fields in any form. A valid signature for the base that the client meant proves a trial."""
+    """Read both signature fields in any form. A valid signature for the base that the client meant proves a trial."""
     inputs, signatures = case.text("signature-input"), case.text("signature")
     written, signature = _INPUT.fullmatch(inputs), _SIGNATURE.fullmatch(signatures)
     if written is None or signature is None:
@@ -299,7 +299,7 @@ def _token(case: Case, one: ReadSignature) -> Iterator[Trial]:
 
 
 def _lost_field(case: Case, one: ReadSignature) -> Iterator[Trial]:
-    """Yield values for the fields that did not arrive, or arrived more than once."""
+    """Yield values that the client may have signed for fields that did not arrive, or arrived more than once."""
     request, missing = case.evidence.request, one.draft.missing
     lines = {name: request.values(name) for name in missing}
     how = " once, and it arrived more than once" if any(lines.values()) else ", which did not arrive"

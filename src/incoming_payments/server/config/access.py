@@ -34,7 +34,7 @@ class RightTable:
     """A right of a token."""
 
     actions: tuple[Action, ...] = setting(f"some of {', '.join(f'`{action}`' for action in Action)}")
-    identifier: WalletAddressUrl | None = setting("the wallet address, one of those above", None, "all of them")
+    identifier: WalletAddressUrl | None = setting("one of the wallet addresses above", None, "all of them")
 
 
 @frozen(kw_only=True)
@@ -42,7 +42,7 @@ class TokenTable:
     """An access token for development."""
 
     value: AccessToken = setting("the access token", written='"{token}"')
-    client: str = setting("the client: it sees the payments of its own `client`", written='"{base_url}/a-client"')
+    client: str = setting("the id of the client, under which its payments are found", written='"{base_url}/a-client"')
     jwk_file: ClientKey = setting(
         "a file with the client's public key, a JWK, for the signatures of requests with this token; `sign` "
         "expects the private key in the file of the same name that ends in .pem",
@@ -92,7 +92,7 @@ class AuthorizationServerTable:
         written='"incoming-payments"',
     )
     timeout_s: int = setting(
-        "how many seconds an introspection may take; then the response is 503",
+        "how many seconds an introspection may take; after that, the response is 503",
         int(INTROSPECTION_S_DEFAULT),
         bounds=(1, int(INTROSPECTION_S_MAX)),
     )
@@ -103,7 +103,7 @@ class AuthorizationServerTable:
     )
     client_keys: bool = setting(
         "whether the service reads the key of a client from `jwks.json` below the wallet address of the client, if "
-        "the token does not carry it",
+        "the introspection answer does not contain it",
         True,
     )
     allow_http: bool = setting(

@@ -224,7 +224,7 @@ def naming(path: str, table: object = None, **settings: str) -> Iterator[None]:
 
 
 class Once:
-    """Values that only one setting each may have, with the settings that have them."""
+    """Remembers which setting has which value, because no two of these settings may have the same value."""
 
     def __init__(self) -> None:
         self._settings: dict[Hashable, str] = {}

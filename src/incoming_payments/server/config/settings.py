@@ -86,7 +86,7 @@ def reloaded(old: Settings, new: Settings) -> tuple[Settings, list[str]]:
     fixed = {name: getattr(old.given, name) for name in NEED_RESTART}
     settings = _settings(evolve(new.given, **fixed), new.path)
     names = [changed for name, value in fixed.items() for changed in differences(name, value, getattr(new.given, name))]
-    return evolve(settings, quotas=old.quotas), names  # the quotas keep their counts
+    return evolve(settings, quotas=old.quotas), names  # the old quotas keep their counts
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class ListenTable:
         bounds=(1, WORKERS_MAX),
     )
     mount: str | None = setting(
-        'the path of requests in front of `/incoming-payments`: `""` behind a proxy that removes it',
+        'the path in front of `/incoming-payments` in the requests that arrive; `""` if a proxy removes it',
         None,
         "the path of `base_url`",
         check=_check_mount,
@@ -123,7 +123,7 @@ class LimitsTable:
         unusual="it is in seconds, and clients that request a longer time are refused",
     )
     idempotency_key_s: int = setting(
-        "how many seconds an `Idempotency-Key` protects a created payment from a second one",
+        "for how many seconds a repeated `Idempotency-Key` returns the first payment instead of a second one",
         IDEMPOTENCY_KEY_S_DEFAULT,
         usual=(600, 31 * IDEMPOTENCY_KEY_S_DEFAULT),
         unusual="it is in seconds, and a retry after that time creates a second payment",

@@ -144,7 +144,7 @@ def _body(options: argparse.Namespace) -> _Body:
     data: str | None = options.data
     if data is None:
         if options.method in _WITH_BODY:
-            text = f"{options.method} needs --data: the body, @FILE or @-; --data '' is an empty body"
+            text = f"{options.method} needs --data: give the body, @FILE or @-; --data '' gives an empty body"
             raise _wrong("--data", text)
         return _Body()
     if options.method == "HEAD" and data:

@@ -60,7 +60,7 @@ def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> 
             raise AnotherCopies("another process copies the log into the database") from None
         before, after = watch.lock.checkpoints(), Checkpoints.COPIED
         if watch.is_open:
-            watch.check_mark()  # check the mark last, because a store that stops removes the state
+            watch.check_mark()  # check this after reading the state, which a store that stops removes
         if before is Checkpoints.SYNCING:
             raise watch.stop(KILLED_IN_SYNC)
         if before is Checkpoints.COPIED and mode == "TRUNCATE":

@@ -144,7 +144,7 @@ class FileWatch:
             time.sleep(_POLL_S)
 
     def _may_lack_pages(self) -> bool:
-        state = self.lock.checkpoints()  # read this first, because a store that stops removes it
+        state = self.lock.checkpoints()  # read this before the mark, because a store that stops removes it
         self.check_mark()
         return state is Checkpoints.SYNCING
 

@@ -34,7 +34,7 @@ from incoming_payments.testing.simulation.operation import Account, Clock, Opera
 
 
 class Intent(enum.Enum):
-    """The purpose of a packet, which decides the replies that are possible."""
+    """The purpose of a packet, on which the possible replies depend."""
 
     MONEY = "money"
     ZERO_AMOUNT = "amount 0"

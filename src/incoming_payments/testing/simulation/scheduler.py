@@ -170,7 +170,7 @@ class _Scheduler:
                 self._resume(task)
 
     def _end(self, task: Task, answer: Any, error: IncomingPaymentsError | None) -> None:
-        """Check the result of the flow, and deliver or lose it."""
+        """Check the result of the flow, and deliver the result to the sender or lose it."""
         operation = task.operation
         self._remove(task)
         self.state.note("is answered" if error is None else f"raises {type(error).__name__}", operation)

@@ -144,7 +144,7 @@ def test_expired_token_gets_a_warning() -> None:
             USD,
             Asset("USD", 9),
             1,
-            [f"{USELESS}unless asset_code and asset_scale agree"],
+            [f"{USELESS}correct asset_code and asset_scale, or add a wallet address with this asset"],
         ),
         (
             USD,
