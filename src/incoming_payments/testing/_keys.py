@@ -170,7 +170,10 @@ class IdempotencyContract(StoreHooks):
 
 
 def _agrees(store: PaymentStore, created: Decision[IncomingPayment], key: str) -> bool:
-    """Return whether the store has the payment, and assert that it has the record of the key as well, or neither."""
+    """Return whether the store has the payment.
+
+    Assert that the store has both payment and record of the key, or neither.
+    """
     is_known = created_under(store, key) is not None
     try:
         store.load(created.answer.id)

@@ -66,11 +66,11 @@ class IlpTable:
         EXCESS_BASIS_POINTS_DEFAULT,
         bounds=(0, EXCESS_BASIS_POINTS_MAX),
         usual=(0, 1000),
-        unusual="100 is one percent, and a sender may pay too much by this share",
+        unusual="100 is one percent, and the service accepts an excess of this share",
     )
     margin_ms: int = setting(
-        "how many milliseconds must remain until a packet expires when it is credited: covers the commit and the way "
-        "of the reply. A peer does not pay for a packet with a late reply",
+        "at the latest, a packet is credited this many milliseconds before it expires, so that the reply arrives in "
+        "time. A peer does not pay for a packet with a late reply",
         PREPARE_MARGIN_MS_DEFAULT,
         bounds=(0, PREPARE_MARGIN_MS_MAX),
         usual=(100, 10_000),

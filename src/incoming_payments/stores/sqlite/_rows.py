@@ -86,7 +86,7 @@ class Rows:
         return [PaymentId(id) for (id,) in rows]
 
     def select(self, clauses: str, values: Sequence[object]) -> list[IncomingPayment]:
-        """Return the payments of a `SELECT` with these `clauses` after its columns. Times may be among `values`."""
+        """Return the payments that a `SELECT` with these `clauses` finds. Times may be among `values`."""
         rows = self.connection.execute(f"SELECT id, {_PAYMENT} {clauses}", _columns(values))
         return [_payment(id, row) for id, *row in rows]
 

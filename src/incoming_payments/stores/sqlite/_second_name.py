@@ -14,7 +14,7 @@ _OCTAL: Final = re.compile(rb"\\([0-7]{3})")  # a space, tab, line break or back
 
 
 def refuse_second_names(paths: Iterable[str]) -> None:
-    """Raise `StoreUnusable` when a file of `paths` has several hard links or is mounted alone."""
+    """Raise `StoreUnusable` when a file of `paths` has several hard links or is mounted as a single file."""
     mounted = _mount_points()
     for path in paths:
         with suppress(FileNotFoundError):
@@ -26,8 +26,8 @@ def refuse_second_names(paths: Iterable[str]) -> None:
                 )
         if path in mounted:
             raise StoreUnusable(
-                f"{path} is mounted alone, and a program that uses its other name loses payments: mount its directory "
-                "instead, with all files of the database"
+                f"{path} is mounted as a single file, and a program that uses its other name loses payments: mount its "
+                "directory instead, with all files of the database"
             )
 
 
