@@ -135,7 +135,7 @@ DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # pause between two fetches of one docum
 
 # --- approval and quotas ---
 APPROVAL_S_DEFAULT: Final = 1.5  # seconds for one approval, as in Rafiki: a packet has some seconds left on arrival
-APPROVAL_S_MAX: Final = 30.0  # the largest setting: a packet has expired by then
+APPROVAL_S_MAX: Final = 30.0  # the largest setting: a packet expires before that time
 PORT_THREADS_MAX: Final = 64  # threads of one sync port: further calls wait, and each thread needs memory
 REFUSAL_CHARS_MAX: Final = 1000  # length of the host's message in a reply: a few sentences; the rest is cut off
 QUOTA_REQUESTS_MAX: Final = 1_000_000  # the largest quota of requests a minute: a larger quota would limit nothing
@@ -178,7 +178,7 @@ STORE_SLOW_READS_S_MAX: Final = 0.05  # seconds of slow reads in a row: a busy p
 STORE_LOG_FRAMES_MAX: Final = 1_000  # pages in SQLite's log before a checkpoint: SQLite's own default
 STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # SQLite shortens a log that it reuses to this size
 STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # beyond this, the writer waits for readers and empties the log
-STORE_TRUNCATE_MS_MAX: Final = 250  # how long the writer waits for readers: meanwhile updates wait too
+STORE_TRUNCATE_MS_MAX: Final = 250  # how long the writer waits for readers: updates wait for the same time
 STORE_BUSY_S_MAX: Final = 5.0  # how long to wait for a lock that another process holds
 NONCES_DEFAULT: Final = 100_000  # 250 signed requests a second for a whole window; about 30 MB in memory
 NONCES_SWEPT_MAX: Final = 2  # expired nonces removed per new nonce: more than one, so that they never pile up

@@ -213,7 +213,7 @@ def _changed(payment: IncomingPayment, move: Move, at: datetime, **changes: Any)
 def _credited(
     payment: IncomingPayment, move: Move, credit_id: CreditId, amount: Amount, now: datetime, peer: str | None
 ) -> tuple[IncomingPayment, Credit, tuple[Event, ...]]:
-    """Return `payment` with `amount` more, the credit, and the events of `move`."""
+    """Return `payment` increased by `amount`, the credit, and the events of `move`."""
     terms, before = payment.terms, payment.progress
     at = max(now, before.updated_at)
     total = Amount(before.received.value + amount.value, amount.asset)

@@ -177,7 +177,7 @@ class Terms:
 
     `client` is the client that created the payment. `limit` is `incomingAmount` on the wire: the payment is completed
     when its total reaches it. `expires_at` is the last time at which the payment takes money. `metadata` is the text of
-    a JSON object. Raises `InvalidValue` for an invalid member, and unless `limit` is greater than zero and in `asset`.
+    a JSON object. Raises `InvalidValue` for an invalid member, and for a `limit` that is zero or not in `asset`.
     """
 
     id: PaymentId = field(converter=payment_id)

@@ -50,7 +50,7 @@ def _identifier(identifier: str | None) -> WalletAddressUrl | None:
 
 @frozen
 class AccessRight:
-    """A right on incoming payments: some `actions`, on the wallet address `identifier`, or on all if it is `None`.
+    """The right to `actions` on the payments of the wallet address `identifier`, or of all if that is `None`.
 
     Raises `InvalidValue` when an action is unknown, `actions` is empty, or `identifier` is not a wallet address URL.
     The type of the right is always `incoming-payment`. `read_access` reads the rights of an introspection answer.
@@ -118,7 +118,7 @@ class Allowance:
 
 
 def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
-    """Return what `rights` allow for `action`.
+    """Return the rights among `rights` that allow `action`.
 
     Raises `TokenRefused` (`insufficient_rights`) if `rights` do not name `action`.
     """

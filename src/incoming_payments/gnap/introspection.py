@@ -118,12 +118,12 @@ def read_introspection(
     wallet addresses. `read_access` reads the rights. In the dialect `rafiki`, the key is the `jwk` of the `client` if
     there is no `key`. If both are missing, the `jwk` of the result is `None`.
 
-    Raises `AuthorizationServerUnavailable` when `body` does not say whether, or when, the token is active: it is too
-    large, not a JSON object, has a member twice, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises
-    `TokenRefused` with `key_unusable` when the token is not bound to a public key, given by value, for HTTP message
-    signatures. Raises `TokenRefused` with `invalid_token` when `iss` is not `issuer`, if given, or `aud` does not name
-    `audience`. The `hint` of a `TokenRefused` says which setting may be wrong, with a piece of the answer.
-    Raises `InvalidValue` when `body` is not bytes.
+    Raises `AuthorizationServerUnavailable` when `body` is too large, is not a JSON object, has a member twice, or has
+    an `active`, `exp`, `nbf`, `iss` or `aud` of the wrong form. Raises `TokenRefused` with `key_unusable` when the
+    token is not bound to a public key, given by value, for HTTP message signatures. Raises `TokenRefused` with
+    `invalid_token` when `iss` is not `issuer`, if given, or `aud` does not name `audience`. The `hint` of a
+    `TokenRefused` says which setting may be wrong, with a piece of the answer. Raises `InvalidValue` when `body` is not
+    bytes.
 
     >>> read_introspection(b'{"active": false}')
     """

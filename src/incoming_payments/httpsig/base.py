@@ -290,7 +290,7 @@ class BaseBuilder:
         if not values:
             text = "names a query parameter that the target URI does not have: encode the name as RFC 9421 §2.2.8 says"
             _refuse(component, Code.COMPONENT_ABSENT, text)
-        if len(values) > 1:  # RFC 9421 §2.2.8 forbids to cover a repeated parameter
+        if len(values) > 1:  # RFC 9421 §2.2.8 forbids the coverage of a repeated parameter
             text = "names a query parameter that occurs more than once: cover @query instead (RFC 9421 §2.2.8)"
             _refuse(component, Code.COMPONENT_VALUE, text)
         return values[0]

@@ -96,8 +96,8 @@ def check_crashes(
     """Kill processes that insert and credit payments, and compare a fresh store on the same data with their answers.
 
     `factory` is the name of a callable, `module:callable`. `factory(argument)` returns the store. The kit kills a
-    worker at each of `moments` chosen moments of an update, of an insert, and of an insert under an idempotency key:
-    directly after its answer, and directly after each of its slowest calls, which are the reads, writes and commits.
+    worker at `moments` moments of an update, of an insert, and of an insert under an idempotency key. One moment is
+    directly after the answer. The others are directly after the slowest calls, which are the reads, writes and commits.
     After that, there are `rounds` rounds. In each round, `workers` processes credit one payment at the same time, and
     ten processes insert payments under the same idempotency keys. The kit kills all of them at random. `seed` repeats
     the random choices of a run, but not the speed of its processes.

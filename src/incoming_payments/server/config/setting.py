@@ -143,7 +143,7 @@ def inner_table(attribute: "Attribute[Any]") -> type | None:
 
 
 def example_of(attribute: "Attribute[Any]") -> str:
-    """Return how to write one table of an array of tables."""
+    """Return an example of one table in an array of tables."""
     declared = attribute.metadata.get(_SETTING)
     return declared.example if declared else f"[[{attribute.name}]]"
 

@@ -119,7 +119,7 @@ def _toml_error(reason: str) -> str:
 
 
 def _hooks(files: Files) -> dict[Any, Callable[[Any], object]]:
-    """Return how to read the settings of each type of this library."""
+    """Return the function that reads settings of each type of this library."""
     return {
         AccessToken: AccessToken,
         ClientKey: partial(read_client_key, files),

@@ -76,7 +76,7 @@ def add_parser(commands: Any, configuration: str) -> None:
         "cover this component as well: @query, x-a, or with parameters as a signature has them, 'x-a;bs'; repeatable"
     )
     signature.add_argument("--cover", metavar="COMPONENT", action="append", default=[], help=cover)
-    signature.add_argument("--only", action="store_true", help="cover the components of --cover only")
+    signature.add_argument("--only", action="store_true", help="cover only the components of --cover")
     signature.add_argument(
         "--nonce", action="store_true", help="add a random nonce: a service accepts the request once"
     )

@@ -44,7 +44,7 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str], check_an
         _sync(partial)
         _verify(partial, expected)
         check_answer()  # sync before the backup gets its name
-        # `link` refuses to replace a file that another program has created meanwhile.
+        # `link` refuses to replace a file that another program has created in the meantime.
         os.link(partial, path)
         try:
             _sync(path.parent)

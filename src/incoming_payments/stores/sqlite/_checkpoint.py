@@ -72,7 +72,7 @@ def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> 
             if not busy and frames == copied:
                 after = Checkpoints.SYNCED
         except sqlite3.Error as error:
-            after = during  # an interrupt may end the next call before that call has stopped the store
+            after = during  # keep this state if an interrupt ends `explain` before it has stopped the store
             explain(error, watch)
             after = Checkpoints.COPIED
             raise

@@ -94,7 +94,7 @@ class Engine:
         try:
             return self._read(rows, query)
         except StoreUnavailable:
-            return None  # another thread may wait for the file
+            return None  # a thread outside the event loop can wait for the file
         finally:
             self._slow_reads.add(began_s, time.monotonic())
 

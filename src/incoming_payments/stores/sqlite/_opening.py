@@ -43,9 +43,9 @@ class Database(Protocol):
 def take_lock(watch: FileWatch, database: Database, *, patience_s: float) -> None:
     """Take the lock. Create the database if there was none. Restore its log if no other store has it open.
 
-    Raises `StoreStopped` when the log cannot be restored, or another process has stopped and still runs;
-    `StoreUnavailable` when another process keeps the lock for longer than `patience_s` seconds; `StoreUnusable` when
-    there is a lock file and no database, when the log belongs to another database, or when the file system has no
+    Raises `StoreStopped` when the log cannot be restored, or when a process whose store has stopped still runs. Raises
+    `StoreUnavailable` when another process keeps the lock for longer than `patience_s` seconds. Raises `StoreUnusable`
+    when there is a lock file but no database, when the log belongs to another database, or when the file system has no
     locks.
     """
     try:

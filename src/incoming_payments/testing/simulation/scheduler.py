@@ -165,7 +165,8 @@ class _Scheduler:
         else:
             if task.process.has_approval_port and type(task.effect) is UpdatePayment:
                 task.effect = only_approved(task.effect)
-            if type(task.effect) in QUOTA_EFFECTS:  # quotas are in memory, so no other task can run meanwhile
+            # Quotas are in memory, so no other task can run between request and answer.
+            if type(task.effect) in QUOTA_EFFECTS:
                 self._ports.execute(task)
                 self._resume(task)
 
