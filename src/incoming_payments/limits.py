@@ -152,7 +152,8 @@ FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payme
 # --- adapters and the server ---
 BODY_START_S_MAX: Final = 3  # seconds until the first byte of the body: one round trip of 100 Continue
 BODY_S_MAX: Final = 10  # seconds for a whole body to arrive: the largest body needs 52 kbit/s
-BACKLOG_CONNECTIONS_MAX: Final = 128  # connections to accept: the event loop accepts all of them in one iteration
+# Connections that wait for the server: the event loop accepts them in one iteration.
+BACKLOG_CONNECTIONS_MAX: Final = 128
 KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests: longer than a proxy keeps an idle connection (nginx: 60)
 PORT_MAX: Final = 65535  # the largest port of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`: more would only wait for the write lock of the one file

@@ -204,7 +204,7 @@ async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: 
     if len(body) > limit:
         raise body_too_large(limit)
     if not body and b"upgrade" not in names and _announces_content(scope):  # for Upgrade, see `_last_after_upgrade`
-        raise NothingRead(400, "incomplete_body", "the body is empty, and Content-Length is not 0")
+        raise NothingRead(400, "incomplete_body", "the body is empty, but Content-Length is not 0: send the whole body")
     return body
 
 

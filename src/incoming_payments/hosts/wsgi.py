@@ -158,7 +158,7 @@ def _body(environ: Mapping[str, Any], body: bytes | None, limit: int) -> bytes:
     if len(body) > limit:
         raise body_too_large(limit)
     if not body and (environ.get("CONTENT_LENGTH") or "").strip("0"):
-        raise NothingRead(400, "incomplete_body", "the body is empty, and Content-Length is not 0")
+        raise NothingRead(400, "incomplete_body", "the body is empty, but Content-Length is not 0: send the whole body")
     return body
 
 

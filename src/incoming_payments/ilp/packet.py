@@ -160,7 +160,7 @@ def contents_span(packet: bytes, expected: PacketType) -> tuple[int, int]:
 
 def _read_timestamp(timestamp: bytes, at: int) -> datetime:
     """Decode an Interledger timestamp, RFC 30: 17 digits in UTC, no leap second, and no hour 24."""
-    # `fromisoformat` takes 0.7 us, `strptime` 7.8 (timeit). Newer Pythons read hour 24 as the next day.
+    # `fromisoformat` takes 0.7 us, and `strptime` takes 7.8 us (timeit). Newer Pythons read hour 24 as the next day.
     if timestamp.isdigit() and timestamp[8:10] != b"24":
         text = timestamp.decode("ascii")
         try:

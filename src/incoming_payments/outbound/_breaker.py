@@ -94,9 +94,9 @@ class SingleFlight(Generic[T]):
         self._flights: dict[Hashable, Future[T]] = {}
 
     def run(self, key: Hashable, work: Callable[[], T], *, timeout_s: float) -> T:
-        """Return the result of `work`, or of the call of `key` in flight.
+        """Return the result of `work`, or of the work in flight for the same `key`.
 
-        If `work` raises `PortUnavailable`, all callers get that error.
+        If it raises `PortUnavailable`, all callers get that error.
         """
         with self._lock:
             flight = self._flights.get(key)
@@ -133,7 +133,7 @@ class AsyncSingleFlight(Generic[T]):
         self._flights: dict[Hashable, asyncio.Future[T | None]] = {}
 
     async def run(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `work`, which is not `None`, or of the call of `key` in flight.
+        """Return the result of `work`, which is not `None`, or of the work in flight for the same `key`.
 
         All callers get the exception of the work.
         """

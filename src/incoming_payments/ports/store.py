@@ -29,9 +29,9 @@ class PaymentStore(Protocol):
         """Store a new payment with its events and `decision.keyed`, if there is one, in one transaction.
 
         Return `None`. If the store has a record with the client and the key of `decision.keyed`, return that record and
-        store nothing. But replace a record if its `until` is before the `created_at` of the new payment. While another
-        transaction inserts a payment under the key, wait until that transaction ends. If there is no such record, and a
-        payment with this id exists, raise `PaymentExists`.
+        store nothing. If the `until` of that record is before the `created_at` of the new payment, replace the record
+        instead. While another transaction inserts a payment under the key, wait until that transaction ends. If there
+        is no such record, and a payment with this id exists, raise `PaymentExists`.
         """
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:

@@ -63,7 +63,7 @@ class _JsonFormatter(logging.Formatter):
 def _discard_unwritten() -> None:
     """Discard output that was not written.
 
-    If the output stayed, Python would try again to write it, and end with an exit status of 120.
+    If it were kept, Python would try again to write it, and end with an exit status of 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:

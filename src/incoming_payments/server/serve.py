@@ -118,8 +118,8 @@ def http_config(application: Application) -> "uvicorn.Config":
     import uvicorn
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    # uvicorn's h11 protocol takes some 100 us more for each packet, and a quarter of the packet rate (nox -s bench --
-    # packets).
+    # uvicorn's h11 protocol takes some 100 us more for each packet, which costs a quarter of the packets per second
+    # (nox -s bench -- packets).
     class Protocol(HttpToolsProtocol):
         # The bytes since the last end of a header section or part of a body: of header fields, trailer fields or chunk
         # extensions. uvicorn keeps fields in memory without a limit.

@@ -104,8 +104,8 @@ def check_crashes(
 
     Raises `CrashFailed` when an acknowledged credit or payment is missing, when a credit is doubled or a key has two
     payments, when payment, credits and events disagree, or when a worker fails or does not report for two minutes. The
-    kit checks this before and after it repeats all calls. An exception of the store that is no `IncomingPaymentsError`
-    is raised as it is.
+    kit checks this before and after it repeats all calls. Any other exception of the store than an
+    `IncomingPaymentsError` reaches the caller unchanged.
     """
     seed = secrets.randbelow(2**32) if seed is None else seed
     try:

@@ -131,7 +131,7 @@ def insert_at_once(stores: Sequence[PaymentStore]) -> None:
 
 
 def created_under(store: PaymentStore, key: str, now: datetime = NOW) -> KeyedCreation | None:
-    """Return the record of `key` of the client of `a_creation`, or `None`."""
+    """Return the record that the client in `a_creation` has for `key`, or `None`."""
     return store.find_creation(a_creation().answer.client, IdempotencyKey(key), now)
 
 

@@ -71,7 +71,7 @@ def _end_of_slice(rows: Rows, query: PaymentQuery) -> Place | None:
 
 
 def _clauses(query: PaymentQuery, limit: int, end: Place | None) -> tuple[str, list[object]]:
-    """Return the clauses of a `SELECT` of the payments of `query` up to the place `end`, and their values."""
+    """Return the clauses, and their values, of a `SELECT` that finds the payments of `query` up to the place `end`."""
     index, order = "payments_created", "ASC" if query.newer_than is not None else "DESC"
     if query.wallet_address is not None:
         index = "payments_of_wallet" if query.client is None else "payments_of_client"

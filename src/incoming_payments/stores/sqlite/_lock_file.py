@@ -36,7 +36,7 @@ class Checkpoints(IntEnum):
     """The states of the pages that checkpoints have copied from the log into the database."""
 
     SYNCED = 0  # the pages are on the disk
-    COPIED = 1  # some pages may not be on the disk: a checkpoint has copied a part of the log, or has begun to
+    COPIED = 1  # some pages may not be on the disk: a checkpoint has copied, or is copying, a part of the log
     SYNCING = 2  # as in COPIED, but another checkpoint has begun, which may sync the pages
 
 

@@ -49,7 +49,7 @@ class Create(Operation):
     limit: int | None
     expires_at: datetime | None
     nonce: str | None
-    uses: int  # how often the traffic picks the new payment
+    uses: int  # how often the traffic uses the new payment
     idempotency_key: str | None = None
     first_answer: PaymentView | None = None
 
