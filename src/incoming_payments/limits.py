@@ -152,8 +152,7 @@ FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payme
 # --- adapters and the server ---
 BODY_START_S_MAX: Final = 3  # seconds until the first byte of the body: one round trip of 100 Continue
 BODY_S_MAX: Final = 10  # seconds for a whole body to arrive: the largest body needs 52 kbit/s
-# Connections that wait for the server: the event loop accepts them in one iteration.
-BACKLOG_CONNECTIONS_MAX: Final = 128
+BACKLOG_CONNECTIONS_MAX: Final = 128  # connections that wait for the server, which accepts all in one iteration
 KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests: longer than a proxy keeps an idle connection (nginx: 60)
 PORT_MAX: Final = 65535  # the largest port of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`: more would only wait for the write lock of the one file

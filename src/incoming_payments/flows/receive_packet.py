@@ -113,7 +113,7 @@ def _credited(arrival: Arrival, clock: Callable[[], datetime]) -> Flow[IncomingP
 
 
 def approval_of(arrival: Arrival, payment: IncomingPayment) -> Flow[Approved | IncomingPaymentsError]:
-    """Return the proof that the host approves the money of `arrival`, or the error that it does not.
+    """Return the proof that the host approves the money of `arrival`, or the error to raise if it does not.
 
     The decision raises this error, unless a copy of the packet was approved and credited in the meantime.
     """

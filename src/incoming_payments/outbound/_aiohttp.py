@@ -34,7 +34,7 @@ _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 
 
 class AsyncHttpClient:
-    """Send requests over kept connections, `connections` to one host at most. Close the client with `aclose`.
+    """Send requests over persistent connections, at most `connections` to one host. Close the client with `aclose`.
 
     `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
     it. The connections belong to the event loop of the first request. A client serves another loop once the first loop

@@ -39,7 +39,7 @@ _TARGET: Final = ":path"  # a private name for the target, because urllib3 would
 
 
 class HttpClient:
-    """Send requests over kept connections, `connections` to one host at most. Close the client with `close`.
+    """Send requests over persistent connections, at most `connections` to one host. Close the client with `close`.
 
     `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
     it. Threads may share a client.
