@@ -97,8 +97,9 @@ class DatabaseFile:
     def restore(self, known: bytes) -> bytes:
         """Restore the log, begin another log, and return the id of the database. `known` is the id in the lock file.
 
-        Another log is necessary because the disk may have lost blocks of the old log, which a write in place does not
-        repair. Return `UNKNOWN` while only the log has a new id, because `has_id` reads the database without its log.
+        Another log is necessary because the location of the old log on the disk may be lost too, and a write in place
+        does not repair that. Return `UNKNOWN` while only the log has a new id, because `has_id` reads the database
+        without its log.
         """
         _, connection = self._restored()
         empty_log(connection, self.watch)
