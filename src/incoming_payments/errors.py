@@ -64,8 +64,8 @@ class IncomingPaymentsError(Exception):
     """The base class of all exceptions that this library raises on purpose.
 
     `code` is stable and is for programs. `description` is for people, and says what to change. `details` holds facts,
-    such as the wrong member. None of them holds a secret. `TokenRefused`, `SignatureRefused`, `MalformedField` and
-    `HttpRefused` take the `code` of each instance as an argument; other classes have one code.
+    such as the wrong member. None of these members holds a secret. `TokenRefused`, `SignatureRefused`, `MalformedField`
+    and `HttpRefused` take the `code` of each instance as an argument; other classes have one code.
     """
 
     code: str = "error"
@@ -107,7 +107,7 @@ class MalformedQuery(Malformed, code="invalid_query"):
 class MalformedField(Malformed, code="malformed_field"):
     """A header field or an HTTP message is not valid under RFC 9651, RFC 9530 or RFC 9421.
 
-    If the message cannot be signed, `code` is an `httpsig.Code`.
+    `code` is an `httpsig.Code` if a signature base cannot be built from the message.
     """
 
     def __init__(self, description: str, *, code: str = "malformed_field", **details: object) -> None:
@@ -135,9 +135,9 @@ class MalformedPacket(Malformed, code="malformed_packet"):
 
 
 class Refused(IncomingPaymentsError, code="refused"):
-    """The request is valid, but not allowed.
+    """The request is valid, but not allowed. `hint` names a setting of the host that may be the reason, or is empty.
 
-    `hint` names a setting of the host that may be the reason, or is empty. It is for the log of the host only.
+    The hint is for the log of the host only.
     """
 
     hint: str = ""
@@ -183,7 +183,7 @@ class TermsRefused(Refused, code="invalid_terms"):
 
 
 class PaymentRefused(Refused, code="payment_refused"):
-    """The payment cannot take this credit. The subclass is the reason."""
+    """The payment cannot take this credit. The subclass names the reason."""
 
 
 class PaymentCompleted(PaymentRefused, code="payment_completed"):
@@ -255,7 +255,7 @@ class WalletAddressInactive(Refused, code="inactive_wallet_address"):
 
 
 class HttpRefused(Refused, code="http_error"):
-    """HTTP has its own `status` for this refusal. `headers` are the header fields that belong to it."""
+    """HTTP defines a `status` for this refusal. `headers` are the header fields that belong to the response."""
 
     def __init__(self, status: int, code: str, description: str, *, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(description)
@@ -268,7 +268,7 @@ class HttpRefused(Refused, code="http_error"):
 
 
 class PortUnavailable(IncomingPaymentsError, code="port_unavailable"):
-    """A port cannot answer now, because a system behind it does not. The same call may work later.
+    """A port cannot answer now, because a system that it depends on does not answer. The same call may work later.
 
     Clients get 503 with the code, peers get T00, and the description is for the log of the host only.
     """
@@ -303,11 +303,14 @@ class StoreError(IncomingPaymentsError, code="store_error"):
 
 
 class StoreUnavailable(StoreError, PortUnavailable, code="store_unavailable"):
-    """The store cannot answer now: locked, disk full, file read-only. Repeat the same call; credit ids make it safe."""
+    """The store cannot answer now: the file is locked or read-only, or the disk is full.
+
+    Repeat the same call; credit ids make the retry safe.
+    """
 
 
 class StoreUnusable(StoreError, code="store_unusable"):
-    """The store cannot be used until an operator repairs it: another schema, not a database, or closed."""
+    """The store is closed, or an operator must repair it: the file is not a database, or has another schema."""
 
 
 class StoreStopped(StoreUnusable, code="store_stopped"):
@@ -334,7 +337,7 @@ class ApprovalRequired(IncomingPaymentsError, code="approval_required"):
     """The decision would credit the money of a packet without the approval of the host. Nothing was changed.
 
     `payment` is the `IncomingPayment` that would take the money. The flow that catches this exception requests the
-    approval. It is a bug in a flow if the exception reaches the host.
+    approval. If the exception reaches the host, the flow has a bug.
     """
 
     def __init__(self, description: str, payment: Any) -> None:

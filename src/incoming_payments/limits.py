@@ -37,19 +37,19 @@ ILP_DATA_BYTES_MAX: Final = 32_767  # RFC 27: end-to-end data of one packet
 ILP_MESSAGE_CHARS_MAX: Final = 8191  # RFC 27: the message of a Reject
 ILP_PREPARE_BYTES_MAX: Final = 34 * 1024  # the largest possible Prepare has 33,857 bytes
 SHARED_SECRET_CHARS_MAX: Final = 256  # STREAM uses 43; a host's own allocator may use more
-SERVER_SECRET_BYTES_MIN: Final = 32  # the size of the keys derived from it
+SERVER_SECRET_BYTES_MIN: Final = 32  # the size of the keys derived from the secret
 SERVER_SECRETS_MAX: Final = 8  # a packet for an unknown address costs one decryption per secret
 PEER_TOKEN_CHARS_MIN: Final = 16  # 96 bits in base64: a guessed token lets an attacker create money
-PEER_TOKENS_MAX: Final = 8  # tokens of one peer: it needs two while it changes its token
+PEER_TOKENS_MAX: Final = 8  # tokens of one peer: a peer needs two during a change of tokens
 
 # --- STREAM: RFC 29 ---
 STREAM_FRAMES_MAX: Final = 256  # frames in one packet: senders use about ten, and thousands would fit
 STREAMS_ANSWERED_MAX: Final = 10  # streams in one reply: RFC 29 §3.3 lets a client open 10 at first
 STREAM_KEYS_REMEMBERED_MAX: Final = 4096  # payments with cached keys: about 2 KB each
-EXCESS_UNITS_DEFAULT: Final = 1  # the excess of a packet, in minor units: rounding of an exchange rate
-EXCESS_BASIS_POINTS_DEFAULT: Final = 100  # the excess, relative to incomingAmount, for senders with a coarse asset
+EXCESS_UNITS_DEFAULT: Final = 1  # how far a packet may exceed incomingAmount: exchange rates are rounded
+EXCESS_BASIS_POINTS_DEFAULT: Final = 100  # the same as a share, for senders whose asset has larger minor units
 EXCESS_BASIS_POINTS_MAX: Final = 5000  # the largest setting: half of incomingAmount is far beyond rounding
-PREPARE_MARGIN_MS_DEFAULT: Final = 1000  # the time that a Prepare must have left, for commit and reply
+PREPARE_MARGIN_MS_DEFAULT: Final = 1000  # the time that a Prepare must have left, for the commit and the reply
 PREPARE_MARGIN_MS_MAX: Final = 20_000  # the largest setting: a packet has about 30 s for its whole route
 
 # --- the STREAM sender for tests ---
@@ -60,14 +60,14 @@ SENDER_BACKOFF_S_MAX: Final = 1.0  # the longest pause before a retry: the sende
 # --- JSON ---
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter of this size
 JSON_DEPTH_MAX: Final = 32  # levels of a whole body: the parser stays below its recursion limit
-JSON_BRACKETS_MAX: Final = 16 * 1024  # opening brackets in a body, also in strings: each array or object takes memory
+JSON_BRACKETS_MAX: Final = 16 * 1024  # opening brackets in a body, even in strings: each array or object takes memory
 JSON_NUMBER_CHARS_MAX: Final = 64  # converting an integer takes quadratic time
 
 # --- HTTP, RFC 9421, RFC 9651 ---
 TARGET_CHARS_MAX: Final = 4096  # length of path and query together
 HEADERS_MAX: Final = 100  # fields in a request: each repeated field counts
 HEADER_BYTES_MAX: Final = 16 * 1024  # the value of one field, all its lines together
-HEADERS_BYTES_MAX: Final = 64 * 1024  # size of all names and values
+HEADERS_BYTES_MAX: Final = 64 * 1024  # size of all header names and values
 SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or digests
 SIGNATURES_MAX: Final = 4  # signatures verified for one request: limits the cost of a hostile header
 COMPONENTS_MAX: Final = 64  # covered components of one signature
@@ -78,13 +78,13 @@ KEY_ID_CHARS_MAX: Final = 256
 NONCE_CHARS_MAX: Final = 256
 
 SIGNATURE_AGE_S_DEFAULT: Final = 300  # enough for slow networks and retries
-CLOCK_SKEW_S_DEFAULT: Final = 60  # the maximum by which a client's clock may be ahead
+CLOCK_SKEW_S_DEFAULT: Final = 60  # how far a client's clock may be ahead
 SIGNATURE_AGE_S_MAX: Final = 24 * 3600  # the largest setting: a longer window helps only replays
 CLOCK_SKEW_S_MAX: Final = 3600  # the largest setting: an hour is a wrong time zone, not skew
 
 # --- diagnoses of refused signatures, for the log ---
 EXPLAIN_VERIFICATIONS_MAX: Final = 128  # trials of one diagnosis: a signature needs about 80; at most 0.1 s
-EXPLAIN_CAUSES_MAX: Final = 6  # a reader looks at the first few only
+EXPLAIN_CAUSES_MAX: Final = 6  # causes in one diagnosis: a person reads only the first few
 EXPLAIN_CHARS_MAX: Final = 8 * 1024  # length of one diagnosis: an honest request needs about 1,000
 SECRET_PIECE_CHARS_MIN: Final = 8  # the shortest piece of a secret that no error and no diagnosis shows
 EXPLAIN_VALUE_CHARS_MAX: Final = 200  # length of one value in a diagnosis, such as a target URI or a keyid
@@ -100,49 +100,49 @@ JWK_CHARS_MAX: Final = 8 * 1024
 
 # --- GNAP ---
 TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
-CLIENT_KEYS_MAX: Final = 16  # keys of one client: it needs two while it changes its key
+CLIENT_KEYS_MAX: Final = 16  # keys of one client: a client needs two during a change of keys
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
 
 # --- clients that reach other systems over HTTP ---
 INTROSPECTION_S_DEFAULT: Final = 3.0  # seconds for one introspection with its retries: a client waits 10 s or more
-INTROSPECTION_S_MAX: Final = 30.0  # the largest setting: the clients have given up by then
+INTROSPECTION_S_MAX: Final = 30.0  # the largest setting: clients give up before that time
 INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token stays usable that long
 INTROSPECTIONS_CACHED_DEFAULT: Final = 10_000  # usually 2 KB each, and 20 KB at most
 INTROSPECTION_CACHED_BYTES_MAX: Final = 8 * 1024  # a client chooses its rights, and could fill the memory with them
 ACTIVE_TOKENS_MAX: Final = 10_000  # remembered digests of tokens, for the reserved connections: 200 bytes each
 ANSWERS_REMEMBERED_MAX: Final = 256  # remembered answers of one introspector: usually 2 KB each, and 20 KB at most
-CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection: a kept one may be closed, and a server restarts
+CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection: an idle one may be closed, or a server may restart
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
-ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: header fields, interim responses, chunks
+ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: headers, interim responses, chunk sizes
 INTERIM_RESPONSES_MAX: Final = 8  # interim responses before one answer: a server sends one or two, and each takes 3 us
-LOOK_UPS_MAX: Final = 128  # simultaneous look-ups of names by one client: each takes a thread, which needs 27 KB
-LOOK_UPS_OF_DOMAIN_MAX: Final = 2  # look-ups for one parent domain once half are in use: its owner may be slow
+LOOK_UPS_MAX: Final = 128  # simultaneous DNS look-ups by one client: each takes a thread, which needs 27 KB
+LOOK_UPS_OF_DOMAIN_MAX: Final = 2  # look-ups for one parent domain once half of all are in use: its server may be slow
 LOOK_UP_ADDRESSES_MAX: Final = 16  # addresses of one name: the DNS allows thousands, and a client tries each
 REQUEST_SOCKETS_MAX: Final = 2  # addresses of one name to which an async client connects at the same time
 CLIENT_CONNECTIONS_MAX: Final = 256  # connections of one async client: the rest of the process needs descriptors too
-BREAKER_FAILURES_MAX: Final = 5  # failures in a row before a client stops sending: fewer may be a coincidence
+BREAKER_FAILURES_MAX: Final = 5  # failures in a row after which a client stops sending: fewer may be a coincidence
 BREAKER_OPEN_S_MIN: Final = 0.5  # the first pause without requests
-BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause: the service resumes at most this much later than the other system
+BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause: the service may resume this much later than the other system
 
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
-DOCUMENTS_MAX: Final = 1024  # documents in one cache: 25 MB, if each client publishes the largest key set
+DOCUMENTS_MAX: Final = 1024  # documents in one cache: at most 25 MB, if each client publishes the largest key set
 FIRST_FETCHES_MAX: Final = 128  # simultaneous fetches of unknown key sets: at most 600 KB each, with asyncio over TLS
-FETCHES_OF_DOMAIN_MAX: Final = 2  # fetches from one parent domain once half are in use: its owner may be slow
+FETCHES_OF_DOMAIN_MAX: Final = 2  # fetches from one parent domain once half of all are in use: its server may be slow
 WALLET_FIRST_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown wallet addresses: they are from your own service
 DOCUMENT_FETCH_S_DEFAULT: Final = 3.0  # seconds for one fetch, for which the client waits
 DOCUMENT_AGE_S_DEFAULT: Final = 300.0  # seconds until a document is fetched again: a withdrawn key is valid that long
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # seconds of use after a failed fetch: long enough to repair a server
-DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # pause between two fetches of one document: the longest wait for a new key
+DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # pause between two fetches of one document: a new key works after this time
 
 # --- approval and quotas ---
 APPROVAL_S_DEFAULT: Final = 1.5  # seconds for one approval, as in Rafiki: a packet has some seconds left on arrival
-APPROVAL_S_MAX: Final = 30.0  # the largest setting: a packet has expired by then
-PORT_THREADS_MAX: Final = 64  # threads of one sync port: more calls at once wait, and each thread needs memory
-REFUSAL_CHARS_MAX: Final = 1000  # length of the host's words in a reply: a few sentences; the rest is cut off
+APPROVAL_S_MAX: Final = 30.0  # the largest setting: a packet expires before that time
+PORT_THREADS_MAX: Final = 64  # threads of one sync port: further calls wait, and each thread needs memory
+REFUSAL_CHARS_MAX: Final = 1000  # length of the host's message in a reply: a few sentences; the rest is cut off
 QUOTA_REQUESTS_MAX: Final = 1_000_000  # the largest quota of requests a minute: a larger quota would limit nothing
-QUOTA_UNPAID_MAX: Final = 500  # the largest quota of unpaid payments: a refused create may load each of them
+QUOTA_UNPAID_MAX: Final = 500  # the largest quota of unpaid payments: a refused create may load all of them
 QUOTA_CLIENTS_MAX: Final = 10_000  # clients in memory: 200 bytes each, and 100 for each unpaid payment
 QUOTA_RESERVED_S_MAX: Final = 60  # time from the reservation for a payment to its insertion: a create takes less
 QUOTA_RETRY_S_MAX: Final = 3600  # the longest `Retry-After`: a payer may pay at any time
@@ -155,14 +155,14 @@ FLOW_STEPS_MAX: Final = 1000  # effects in one flow: a sweep needs one per payme
 # --- adapters and the server ---
 BODY_START_S_MAX: Final = 3  # seconds until the first byte of the body: one round trip of 100 Continue
 BODY_S_MAX: Final = 10  # seconds for a whole body to arrive: the largest body needs 52 kbit/s
-BACKLOG_CONNECTIONS_MAX: Final = 128  # connections to accept: the event loop accepts all of them in one iteration
-KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests: longer than a proxy keeps its connection (nginx: 60)
+BACKLOG_CONNECTIONS_MAX: Final = 128  # connections that wait for the server, which accepts all in one iteration
+KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests: longer than a proxy keeps an idle connection (nginx: 60)
 PORT_MAX: Final = 65535  # the largest port of TCP
-WORKERS_MAX: Final = 64  # processes of `serve`: more would only wait for the write lock of their one file
-SHUTDOWN_S_MAX: Final = 15  # seconds for the requests in flight when the server stops: the body, and the store's wait
+WORKERS_MAX: Final = 64  # processes of `serve`: more would only wait for the write lock of the one file
+SHUTDOWN_S_MAX: Final = 15  # seconds for the requests in flight when the server stops: the body and the commit
 WORKER_SILENT_S_MAX: Final = 15  # seconds without a sign of life; a lock on the database may stop an event loop for 5 s
 EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; an empty sweep is one read
-HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # size of unfinished headers: longer than any that get a typed refusal
+HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # size of unfinished headers: longer than those that get a typed refusal
 PIPELINED_REQUESTS_MAX: Final = 100  # requests waiting for an earlier response on one connection: a proxy sends one
 LOGGED_PATH_CHARS_MAX: Final = 200  # length of a path in the access log: the path of a payment has about 60
 CONFIGURATION_BYTES_MAX: Final = 16 * 1024 * 1024  # size of a file of `serve`: 100,000 wallet addresses fit
@@ -173,15 +173,15 @@ COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quoting takes up to five times as m
 # --- stores ---
 STORE_BATCH_MAX: Final = 256  # updates in one commit: limits the time that an update waits for others
 STORE_QUEUE_MAX: Final = 10_000  # waiting updates: beyond this, the store refuses updates
-STORE_READERS_MAX: Final = 8  # connections for reading, and threads that read for asyncio
-STORE_SLICE_PAYMENTS_MAX: Final = 2_000  # payments of a list that one read passes over: some milliseconds
+STORE_READERS_MAX: Final = 8  # connections that read, and threads that read for asyncio
+STORE_SLICE_PAYMENTS_MAX: Final = 2_000  # payments of a list that one read passes over: takes some milliseconds
 STORE_SLOW_READ_S_MIN: Final = 0.001  # longer reads in the thread of an event loop count against the next two limits
 STORE_SLOW_READS_SHARE_MAX: Final = 0.05  # share of a loop's time: other requests are 5 % slower at most
 STORE_SLOW_READS_S_MAX: Final = 0.05  # seconds of slow reads in a row: a busy processor makes some reads slow, too
 STORE_LOG_FRAMES_MAX: Final = 1_000  # pages in SQLite's log before a checkpoint: SQLite's own default
 STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # SQLite shortens a log that it reuses to this size
 STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # beyond this, the writer waits for readers and empties the log
-STORE_TRUNCATE_MS_MAX: Final = 250  # how long the writer waits for readers: updates wait as long
+STORE_TRUNCATE_MS_MAX: Final = 250  # how long the writer waits for readers: updates wait for the same time
 STORE_BUSY_S_MAX: Final = 5.0  # how long to wait for a lock that another process holds
 NONCES_DEFAULT: Final = 100_000  # 250 signed requests a second for a whole window; about 30 MB in memory
 NONCES_SWEPT_MAX: Final = 2  # expired nonces removed per new nonce: more than one, so that they never pile up

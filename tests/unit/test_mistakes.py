@@ -171,7 +171,7 @@ def test_unknown_key_type_is_refused(build: Callable[[], object]) -> None:
         ("approval_s", True, "up to 30.0, not True"),
         ("approval_s", "1", "up to 30.0, not '1'"),
         ("quotas", {}, "with the methods admit, reserve, release, not dict"),
-        ("randomness", b"random", "randomness must be a function of a number of bytes, not bytes"),
+        ("randomness", b"random", "randomness must be a function that takes a number of bytes, not bytes"),
     ],
 )
 def test_wrong_port_is_refused(kind: type[Ports | AsyncPorts], name: str, port: Any, text: str) -> None:

@@ -78,9 +78,9 @@ class Amount:
 class Tolerance:
     """The excess over `incomingAmount` that a packet may bring: the larger of `units` and `basis_points`.
 
-    `units` are minor units. `basis_points` are hundredths of a percent of `incomingAmount`. A sender may count in a
-    coarser asset, and rates are rounded. Without a tolerance, such a sender could never send the last unit. Raises
-    `InvalidValue` unless both are unsigned 64-bit integers.
+    `units` are minor units. `basis_points` are hundredths of a percent of `incomingAmount`. A sender may count in an
+    asset with larger minor units, and exchange rates are rounded. Without a tolerance, such a sender could never
+    deliver the last unit. Raises `InvalidValue` unless both are unsigned 64-bit integers.
 
     >>> Tolerance().excess_max(Amount(2500, Asset("USD", 2)))
     25

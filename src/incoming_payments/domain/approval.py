@@ -24,5 +24,5 @@ class Approved:
     amount: Amount
 
     def covers(self, credit: Credit) -> bool:
-        """Return whether `credit` is the approved one."""
+        """Return whether `credit` is the approved credit."""
         return self.payment_id == credit.payment_id and self.amount == credit.amount

@@ -36,7 +36,7 @@ class KeyedCreation:
     """The creation of `payment` by a request of `client` with the idempotency key `key`.
 
     `client` is `HOST` for a call of the host. `fingerprint` is the SHA-256 of the request's content. A store keeps the
-    record until `until` has passed. Raises `InvalidValue` for an invalid member.
+    record until the time `until` has passed. Raises `InvalidValue` for an invalid member.
     """
 
     client: ClientId

@@ -61,7 +61,7 @@ class Decision(Generic[T]):
 
     `payment` is the payment after the decision, `events` are its new events, and `credit` is the new credit, if there
     is one. If `payment` is `None`, the store writes nothing. `keyed` is the idempotency key of a creation, if any.
-    `approved` is the proof that the money of a packet may be credited. The store does not keep it.
+    `approved` is the proof that the money of a packet may be credited. The store does not store this proof.
     """
 
     answer: T
@@ -213,7 +213,7 @@ def _changed(payment: IncomingPayment, move: Move, at: datetime, **changes: Any)
 def _credited(
     payment: IncomingPayment, move: Move, credit_id: CreditId, amount: Amount, now: datetime, peer: str | None
 ) -> tuple[IncomingPayment, Credit, tuple[Event, ...]]:
-    """Return `payment` with `amount` more, the credit, and the events of `move`."""
+    """Return `payment` increased by `amount`, the credit, and the events of `move`."""
     terms, before = payment.terms, payment.progress
     at = max(now, before.updated_at)
     total = Amount(before.received.value + amount.value, amount.asset)

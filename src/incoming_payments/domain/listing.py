@@ -61,7 +61,7 @@ class PaymentQuery:
     """
 
     now: datetime = field(converter=check_time)
-    limit: int = field(validator=integer(1, PAGE_PAYMENTS_MAX + 1))  # one more shows whether others follow
+    limit: int = field(validator=integer(1, PAGE_PAYMENTS_MAX + 1))  # one payment more shows whether others follow
     wallet_address: WalletAddressUrl | None = None
     client: ClientId | None = None
     state: State | None = field(default=None, converter=converters.optional(_state))
@@ -81,7 +81,7 @@ class PaymentQuery:
         return self.wallet_address in (None, terms.wallet_address) and self.client in (None, terms.client)
 
     def admits(self, payment: IncomingPayment) -> bool:
-        """Return whether `payment` meets the filters. Its place does not matter."""
+        """Return whether `payment` meets the filters. The place of the payment does not matter."""
         return (
             self.is_of(payment)
             and (self.created_from is None or payment.created_at >= self.created_from)
@@ -90,7 +90,10 @@ class PaymentQuery:
         )
 
     def page_of(self, payments: Iterable[IncomingPayment]) -> list[IncomingPayment]:
-        """Return the page of the list of `payments`, which come in any order. It takes time linear in their number."""
+        """Return the page of the list of `payments`, which come in any order.
+
+        The time is linear in the number of payments.
+        """
         found = sorted(filter(self.admits, payments), key=Place.of, reverse=True)
         if self.newer_than is not None:
             return [payment for payment in found if Place.of(payment) > self.newer_than][-self.limit :]

@@ -35,7 +35,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
     """Return a UUID version 7 (RFC 9562 §5.7): the millisecond of `now`, then 74 bits of `randomness`.
 
-    The random bits make the id unguessable, and its alphabet is URL-safe. Ids of the same time are neighbours in an
+    The random bits make the id unguessable, and its characters are URL-safe. Ids of the same time are neighbours in an
     index, so the cost of an insert does not grow with the table. Raises `InvalidValue` unless `randomness` is exactly
     10 bytes and `now` is in UTC and not before 1970.
 
@@ -177,7 +177,7 @@ class Terms:
 
     `client` is the client that created the payment. `limit` is `incomingAmount` on the wire: the payment is completed
     when its total reaches it. `expires_at` is the last time at which the payment takes money. `metadata` is the text of
-    a JSON object. Raises `InvalidValue` for an invalid member, and unless `limit` is greater than zero and in `asset`.
+    a JSON object. Raises `InvalidValue` for an invalid member, and for a `limit` that is zero or not in `asset`.
     """
 
     id: PaymentId = field(converter=payment_id)
@@ -299,6 +299,9 @@ class IncomingPayment:
 
     @property
     def metadata(self) -> dict[str, Any] | None:
-        """The JSON object that the payment was created with, as a new `dict`. `terms.metadata` is its text."""
+        """The JSON object that the payment was created with, as a new `dict`.
+
+        `terms.metadata` is the text of this object.
+        """
         text = self.terms.metadata
         return None if text is None else json.loads(text)

@@ -1,8 +1,8 @@
 """The transition table of an incoming payment. Spec section 3.
 
-`TABLE` holds every rule about the effect of a trigger on a payment. A row names the states it applies to, the trigger,
-a condition and an outcome. The decisions in `lifecycle` select the rows of a trigger and a state. The first row with a
-condition that holds decides. `docs/generate.py` prints `docs/lifecycle.md` from the same rows.
+`TABLE` holds every rule about the effect of a trigger on a payment. A row has the states to which it applies, the
+trigger, a condition and an outcome. The decisions in `lifecycle` select the rows of a trigger and a state. The first
+row whose condition holds decides. `docs/generate.py` prints `docs/lifecycle.md` from the same rows.
 
 COMPLETED and EXPIRED are final: no row leads out of them. Time is an argument of every decision, so a payment expires
 even if no sweep runs.
@@ -46,7 +46,7 @@ class Trigger(enum.StrEnum):
     CREDIT = "credit"  # the host credits money that has arrived
     PACKET = "packet"  # an ILP packet offers money
     REPEAT = "repeat"  # a credit or a packet has the credit id of an earlier credit
-    QUOTE = "quote"  # an ILP packet that cannot be fulfilled; its sender wants to know how much would arrive
+    QUOTE = "quote"  # an ILP packet that cannot be fulfilled asks how much money would arrive
     COMPLETE = "complete"  # the client closes the payment
     TIME = "time"  # the sweep looks at the payment
 
@@ -107,7 +107,7 @@ class Row(Generic[S, F, P]):
 
 
 def always(_subject: object, _facts: object, _policy: object) -> bool:
-    """Return true, for the row that decides when no row above it does."""
+    """Return true. The row decides when no row above it decides."""
     return True
 
 
@@ -302,7 +302,7 @@ def by_state(rows: tuple[Row[S, F, P], ...]) -> Mapping[State, tuple[Row[S, F, P
 
 
 def follow(rows: tuple[Row[S, F, P], ...], subject: S, facts: F, policy: P) -> Move:
-    """Return the outcome of the first of `rows` with a condition that holds. Raise it if it is a refusal."""
+    """Return the outcome of the first of `rows` whose condition holds. If the outcome is a refusal, raise its error."""
     for row in rows:
         if row.condition(subject, facts, policy):
             outcome = row.outcome

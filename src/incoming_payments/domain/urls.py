@@ -10,7 +10,7 @@ from incoming_payments.limits import URL_CHARS_MAX, URLS_REMEMBERED_MAX
 
 _URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE | re.ASCII)
 _AUTHORITY: Final = re.compile(r"([A-Za-z0-9._~\-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")  # host and optional port
-# %25 too: a server that decodes twice, or a proxy in front of such a server, makes %2F of %252F
+# includes %25: a server that decodes twice, or a proxy in front of it, turns %252F into %2F
 _ODD_PATH: Final = re.compile(r"%2f|%5c|%25|/(?:\.|%2e){1,2}(?:[/;]|$)", re.IGNORECASE)
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -55,10 +55,11 @@ def _canonical(text: str, member: str) -> str:
 
 
 def has_plain_path(url: str) -> bool:
-    """Return whether no server can read the path of `url` as another path, perhaps outside of its folder.
+    """Return whether all servers read the path of `url` in the same way.
 
-    Servers differ in an encoded slash, backslash or percent sign, and in dot segments with path parameters. A URL with
-    one of them causes no request. `canonical_url` accepts such URLs, because it also reads stored URLs.
+    Servers differ in how they read an encoded slash, backslash or percent sign, and dot segments with path parameters.
+    The library sends no request to a URL with one of them. `canonical_url` accepts such URLs, because it also reads
+    stored URLs.
 
     >>> [has_plain_path(f"https://bank.example/{path}") for path in ("alice", "..%2Fadmin", "%252e", "..;/admin")]
     [True, False, False, False]

@@ -34,13 +34,13 @@ def _pairs(headers: Iterable[tuple[str, str]]) -> Headers:
     if isinstance(headers, Mapping):
         text = f"headers must be (name, value) pairs, such as list(request.headers.items()), not {name_of(headers)}"
         raise errors.InvalidValue(text, member="headers")
-    # RFC 9110 §5.5: white space around a value is no part of it, but some servers leave it there.
+    # RFC 9110 §5.5: white space around a value is not a part of the value, but some servers leave it there.
     return tuple((name, value.strip(" \t")) for name, value in headers)
 
 
 def _octets(body: bytes) -> bytes:
     given: object = body
-    if not isinstance(given, bytes | bytearray | memoryview):  # `bytes` would take a number as a length
+    if not isinstance(given, bytes | bytearray | memoryview):  # `bytes(5)` would be five zero bytes
         raise errors.InvalidValue(f"body must be the bytes of the content, not {name_of(given)}", member="body")
     return bytes(given)
 
@@ -120,8 +120,8 @@ def handle(
 ) -> Flow[Response]:
     """Answer one request to the service. Spec section 4.
 
-    `now` is the time of the request. `clock` returns the time of the decisions that come later. By default, that is
-    `now` too. Raises `InvalidValue` unless `now` is in UTC.
+    `now` is the time of the request. `clock` returns the time for the decisions that come later. By default, `clock`
+    returns `now`. Raises `InvalidValue` unless `now` is in UTC.
 
     A refusal is a response too. An exception, such as `PortMissing` or `StoreUnusable`, is never the fault of a client.
 
@@ -143,17 +143,18 @@ def handle(
 def answer(
     head: Request, body: bytes, policy: ServicePolicy, now: datetime, clock: Callable[[], datetime]
 ) -> Flow[Response]:
-    """Answer the request with this `head`, which has passed `check_head`, and this `body`. See `handle`."""
+    """Answer the request with these headers (`head`), which have passed `check_head`, and this `body`. See `handle`."""
     try:
         if len(body) > limits.BODY_BYTES_MAX:
             raise body_too_large()
         query = f"?{head.query}" if head.query else ""
-        # From here on, the fields are looked up in the index of the message.
+        # From here on, header fields are looked up in the index of the message.
         message = RequestMessage(head.method, f"{policy.base_url}{head.path}{query}", head.headers, body)
         is_public = _is_public(head, message, policy)
         respond, id = _route(head, policy, is_public=is_public)
         if not (is_public or head.method == "OPTIONS" or message.values("authorization")):
-            parse_authorization(())  # raises 401 before 406 and 415 are checked, so that every client learns `as_uri`
+            # The 401 comes before the checks for 406 and 415, so that every client learns `as_uri`.
+            parse_authorization(())
         _require_acceptable(message)
         if is_public and respond is _get:
             respond = _get_public
@@ -215,7 +216,7 @@ _ANY_ORIGIN: Final = ("Access-Control-Allow-Origin", "*")
 _PREFLIGHT: Final = (
     ("Access-Control-Allow-Methods", "GET, HEAD"),
     ("Access-Control-Allow-Headers", "Content-Type"),
-    ("Access-Control-Max-Age", "7200"),  # seconds; browsers allow no more
+    ("Access-Control-Max-Age", "7200"),  # in seconds; browsers allow at most this time
 )
 _PAYMENT_PATH: Final = re.compile(f"{re.escape(_PAYMENTS)}([^/]+)(.*)", re.DOTALL)
 
@@ -323,7 +324,8 @@ def _require_acceptable(request: RequestMessage) -> None:
 
 
 def _accepts_json(values: tuple[str, ...]) -> bool:
-    if sum(map(len, values)) > limits.ACCEPT_CHARS_MAX:  # a stranger may send 64 KiB, and each range takes time
+    # The client is not authenticated yet and may send 64 KiB, and each range takes time.
+    if sum(map(len, values)) > limits.ACCEPT_CHARS_MAX:
         return False
     # RFC 9110 §5.6.1.2: ignore empty list members. A field that has only empty members counts as absent.
     ranges = [part for value in values for part in value.split(",") if part.strip()]
@@ -332,8 +334,10 @@ def _accepts_json(values: tuple[str, ...]) -> bool:
 
 
 def _range(media_range: str) -> tuple[int, bool] | None:
-    """Return the specificity of the range, and whether its weight is above zero. Return `None` for a range without
-    JSON."""
+    """Return the specificity of the range, and whether its weight is above zero.
+
+    Return `None` if the range does not match JSON.
+    """
     name, _, parameters = media_range.partition(";")
     specificity = _RANGES.get(name.strip().lower())
     return None if specificity is None else (specificity, not _NEVER.search(f";{parameters}"))
@@ -349,7 +353,7 @@ def _response(status: int, body: bytes, *headers: tuple[str, str]) -> Response:
 
 def _refusal(error: errors.IncomingPaymentsError, policy: ServicePolicy) -> Response:
     status = next(STATUS[cls] for cls in type(error).__mro__ if cls in STATUS)
-    # The description of a store may name its file.
+    # The description of a store error may name the file of the store.
     shown = payment_not_found() if isinstance(error, errors.PaymentNotFound) else error
     description, details = policy.describe(shown), shown.details
     headers: Headers = ()

@@ -38,7 +38,7 @@ from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, PEER_TOKEN_CHARS_MIN
 
 ILP_PATH: Final = "/ilp"  # the default path below the base URL
 ILP_MEDIA_TYPE: Final = "application/octet-stream"
-_MEDIA_TYPES: Final = (ILP_MEDIA_TYPE, "application/ilp+octet-stream")  # npm ilp-plugin-http sends the second
+_MEDIA_TYPES: Final = (ILP_MEDIA_TYPE, "application/ilp+octet-stream")  # npm ilp-plugin-http sends the second one
 _HEADERS: Final = (("Content-Type", ILP_MEDIA_TYPE),)
 
 _BEARER: Final = re.compile(r"bearer +([a-z0-9\-._~+/]+=*)", re.IGNORECASE)  # RFC 6750 §2.1
@@ -104,7 +104,7 @@ class PacketPolicy:
         digests = [(digest, account.peer) for account in self.peers for digest in account.digests]
         index = {digest[:_LOOKUP_BYTES]: (digest[_LOOKUP_BYTES:], peer) for digest, peer in digests}
         if len(index) < len(digests):
-            raise InvalidValue("a token is listed twice", member="peers")
+            raise InvalidValue("a token is listed twice: list it once", member="peers")
         return index
 
     def sender_of(self, head: Request) -> Peer:

@@ -1,4 +1,4 @@
-"""The approval of the host: it is requested before a payment or the money of a packet is stored."""
+"""Request the approval of the host before a payment or the money of a packet is stored."""
 
 from typing import TypeVar
 
@@ -12,15 +12,15 @@ T = TypeVar("T")
 def require_approval(proposal: Proposal) -> Flow[None]:
     """Return once the host approves `proposal`.
 
-    Raises `PolicyRefused` with the words of the host, `ApprovalPending`, or `ApprovalUnavailable` when the port fails
-    in any way: a failure never approves.
+    Raises `PolicyRefused` with the description of the host, `ApprovalPending`, or `ApprovalUnavailable` when the port
+    fails in any way. A failure is never an approval.
     """
     try:
         answer = yield from RequestApproval(proposal)
     except PolicyRefused:
         raise
     except TimeoutError as error:
-        raise ApprovalUnavailable("the approval port did not answer within approval_s, or timed out") from error
+        raise ApprovalUnavailable("the approval port timed out: make it faster, or increase approval_s") from error
     except Exception as error:
         text = f"the approval port failed: {type(error).__name__}: {error}"
         raise ApprovalUnavailable(text) from error

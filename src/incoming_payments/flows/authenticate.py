@@ -39,15 +39,16 @@ def authorized(
 ) -> Flow[tuple[ClientId, Allowance]]:
     """Return the client that sent `request` with the token of `query`, and its rights for the action of `query`.
 
-    Spec section 5. The signature must also cover the fields `covered`. The request counts in the quota of the client.
+    Spec section 5. The signature must also cover the fields `covered`. The request counts against the quota of the
+    client.
 
-    Raises `TokenRefused`, also for a token without the right, `SignatureRefused` with its `evidence`, `QuotaExceeded`,
-    `StoreUnavailable` when no further nonce can be stored, `ClockBehind` when a nonce cannot be checked,
-    `AuthorizationServerUnavailable` when the token cannot be introspected now, or `ClientKeysUnavailable`.
+    Raises `TokenRefused`, also if the token lacks the access right, `SignatureRefused` with its `evidence`,
+    `QuotaExceeded`, `StoreUnavailable` when no further nonce can be stored, `ClockBehind` when a nonce cannot be
+    checked, `AuthorizationServerUnavailable` when the token cannot be introspected now, or `ClientKeysUnavailable`.
 
-    The key is the one to which the active token is bound (RFC 9635 §7.2). If the token does not carry that key, `keyid`
-    chooses among the keys of the token's client. The nonce is stored last: all clients share the capacity for nonces,
-    so only a client with the key can use it, and only up to its quota.
+    The key is the one to which the active token is bound (RFC 9635 §7.2). If the introspection answer does not contain
+    that key, `keyid` chooses among the keys of the token's client. The nonce is stored last: all clients share the
+    capacity for nonces, so only a client with the key can use it, and only up to its quota.
     """
     info = require_active((yield from _introspect(query)), now)
     keys: dict[str, PublicKey] = {}
@@ -71,7 +72,10 @@ def _covering(signature: SignaturePolicy, covered: tuple[str, ...]) -> Signature
 
 
 def _introspect(query: TokenQuery) -> Flow[AccessTokenInfo | None]:
-    """Introspect the token. A timeout or a lost connection is an outage, and no fault of the introspector."""
+    """Introspect the token.
+
+    A timeout or a lost connection counts as an outage, and not as a defect of the introspector.
+    """
     try:
         return (yield from IntrospectToken(query))
     except (ConnectionError, TimeoutError) as error:
@@ -94,15 +98,15 @@ def _find_keys(
 
 
 def _find_key(client: ClientId, key_id: str) -> Flow[Mapping[str, object] | None]:
-    """Find a key of the client. A timeout or a lost connection is an outage, and no fault of the port."""
+    """Find a key of the client. A timeout or a lost connection counts as an outage, and not as a defect of the port."""
     try:
         return (yield from FindClientKey(client, key_id))
     except (ConnectionError, TimeoutError) as error:
         raise ClientKeysUnavailable(f"the keys of {client} cannot be read: {type(error).__name__}: {error}") from error
     except PortMissing as error:
-        text = "the access token does not carry its key: request a token with a key by value (RFC 9635 §7.1)"
+        text = "the access token is not bound to a key by value: request a token with a key by value (RFC 9635 §7.1)"
         refusal = SignatureRefused("key_unusable", text)
-        refusal.hint = "the introspector answered without a key, and there is no port client_keys: set client_keys"
+        refusal.hint = "the introspector answered without a key, and ports has no client_keys: pass client_keys=..."
         raise refusal from error
 
 
@@ -133,10 +137,10 @@ def _require_new(client: ClientId, proof: Proof, policy: ServicePolicy, now: dat
         is_new = yield from UseNonce(replay_key(proof, client), fresh_until(proof, policy.signature), now)
     except PortMissing as error:
         if nonce is None or policy.signature.nonce_required:
-            raise  # the policy needs the port, so this is a mistake of the host
+            raise  # the policy requires a nonce, so a missing port is a mistake of the host
         text = "this service does not support the nonce parameter: leave it out"
         refusal = SignatureRefused("nonce_unsupported", text)
-        refusal.hint = "a signature has a nonce, and there is no port nonces: pass nonces=..., such as store.nonces"
+        refusal.hint = "a signature has a nonce, and ports has no nonces: pass nonces=..., such as store.nonces"
         raise refusal from error
     if not is_new:
         if nonce is None:

@@ -94,7 +94,7 @@ def create_payment(
     try:
         client, allowance = yield from authorized(request, query, policy, now, covered=covered)
     except SignatureRefused as refusal:
-        if refusal.details.get("component") == IDEMPOTENCY_KEY:  # only this component is missing
+        if refusal.details.get("component") == IDEMPOTENCY_KEY:  # the signature lacks only this component
             raise key_not_covered(refusal) from refusal
         raise
     creation = read_create_request(
@@ -115,7 +115,10 @@ def create_payment(
 
 
 def _reserve_approved(payment: IncomingPayment) -> Flow[None]:
-    """Count `payment` as unpaid, and return once the host approves it. If the host does not, release the payment."""
+    """Count `payment` as unpaid, and return once the host approves it.
+
+    If the host does not approve, release the payment.
+    """
     yield from reserve(payment)
     try:
         yield from require_approval(ProposedPayment(payment))
@@ -228,12 +231,12 @@ def _insert(
 ) -> Flow[tuple[IncomingPayment, Sequence[IlpPaymentMethod]]]:
     """Store the new payment, and return it with its payment methods.
 
-    Lists are in the order of creation times. If the time was read before a wait for another system, a client that polls
-    a list would miss the payment. So decide again here, with the time directly before the insert.
-    `proposed` is the payment as it was decided before the waits.
+    Lists are in the order of creation times. If the time were read before a wait for another system, a client that
+    polls a list could miss the payment. So decide again here, with the time directly before the insert. `proposed` is
+    the payment as it was decided before the waits.
 
     If a concurrent request with the same idempotency key was faster, return its payment instead. The new payment is
-    then not stored. If it is `reserved` in the quota of its client, release it.
+    then not stored. If the new payment is `reserved` in the quota of its client, release it.
     """
     _, methods = yield from _with_methods(proposed)
     decision = decide(now=clock())

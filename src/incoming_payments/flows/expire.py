@@ -1,4 +1,4 @@
-"""Write the `expired` events. No other rule depends on them, because every decision checks the time itself."""
+"""Write the `expired` events. No other rule depends on these events, because every decision checks the time itself."""
 
 from datetime import datetime
 from functools import partial
@@ -12,9 +12,10 @@ from incoming_payments.limits import SWEEP_PAYMENTS_MAX
 
 @flow
 def announce_expired(now: datetime, *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[int]:
-    """Write the `expired` event of at most `limit` payments that have expired by `now`. Return how many were found.
+    """Write the `expired` event of at most `limit` payments that have expired by `now`.
 
-    Raises `InvalidValue` unless `limit` is from 1 to `limits.SWEEP_PAYMENTS_MAX` and `now` is in UTC.
+    Return how many payments were found. Raises `InvalidValue` unless `limit` is from 1 to `limits.SWEEP_PAYMENTS_MAX`
+    and `now` is in UTC.
 
     Call it periodically. Call it again at once when it returns `limit`, because more payments may have expired. Two
     concurrent sweeps never write an event twice.

@@ -20,7 +20,10 @@ from incoming_payments.wire import PaymentView, PublicView
 
 @flow
 def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
-    """Return the full resource for a signed `request` with a token that may read it. Raises as `find_for_client`."""
+    """Return the full resource for a signed `request` with a token that may read it.
+
+    Raises the exceptions of `find_for_client`.
+    """
     payment = yield from find_for_client(request, id, Action.READ, policy, now)
     methods = yield from methods_of(payment, now)
     return view_of(payment, policy.payment_url(id), methods)
@@ -47,7 +50,8 @@ def get_public_payment(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]
     """Return the public view of the payment, which needs no token. Raise `PaymentNotFound`."""
     payment = _existing((yield from _find(id)))
     wallet_address = yield from find_wallet_address(payment.wallet_address)
-    # A wallet address can be closed before its payments end. Then name the authorization server of the service.
+    # A wallet address can be closed before its payments end. In that case, name the authorization server of the
+    # service.
     auth_server = wallet_address.auth_server if isinstance(wallet_address, WalletAddress) else policy.auth_server
     return PublicView(payment.received, auth_server)
 

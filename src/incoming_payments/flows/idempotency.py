@@ -59,7 +59,7 @@ def read_key(request: RequestMessage, client: ClientId) -> KeyedRequest | None:
 
 
 def key_not_covered(refusal: SignatureRefused) -> SignatureRefused:
-    """Return the refusal of a signature that lacks only `Idempotency-Key`, to be raised from that of `verify`."""
+    """Return the refusal of a signature that lacks only `Idempotency-Key`. Its cause is the refusal by `verify`."""
     text = f'the signature does not cover "{IDEMPOTENCY_KEY}": add it, without parameters, or do not send the field'
     replaced = SignatureRefused("idempotency_key_not_covered", text, component=IDEMPOTENCY_KEY)
     replaced.evidence = refusal.evidence
@@ -92,7 +92,10 @@ def load_created(keyed: KeyedRequest, found: KeyedCreation) -> Flow[IncomingPaym
 def with_key(
     decision: Decision[IncomingPayment], keyed: KeyedRequest | None, *, idempotency_key_s: int
 ) -> Decision[IncomingPayment]:
-    """Return `decision`, which creates a payment, with the record of `keyed`, to be kept for `idempotency_key_s`."""
+    """Return `decision`, which creates a payment, with the record of `keyed`.
+
+    The store keeps the record for `idempotency_key_s` seconds.
+    """
     if keyed is None:
         return decision
     payment = decision.answer

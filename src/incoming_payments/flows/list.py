@@ -36,9 +36,9 @@ from incoming_payments.wire import PageView, cursor_not_found, read_list_request
 def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, now: datetime) -> Flow[PageView]:
     """Return the page that the `query` of the signed `request` describes.
 
-    With the right `list`, the list has the payments that the client itself created; with `list-all`, the payments of
-    all clients. Errors in the query are raised, and the wallet address is looked up, only after the caller is
-    authenticated. Raises `TokenRefused`, `SignatureRefused`, `QuotaExceeded`, `MalformedQuery`, `CursorNotFound`,
+    With the right `list`, the list has the payments that the client itself created. With `list-all`, it has the
+    payments of all clients. Errors in the query are raised, and the wallet address is looked up, only after the caller
+    is authenticated. Raises `TokenRefused`, `SignatureRefused`, `QuotaExceeded`, `MalformedQuery`, `CursorNotFound`,
     `AccessForbidden`, `WalletAddressNotFound`.
     """
     token = parse_authorization(request.values("authorization"))
@@ -108,7 +108,8 @@ def _page(query: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> 
         query = evolve(query, newer_than=place) if backwards else evolve(query, older_than=place)
     found = yield from FindPayments(query)
     payments = tuple(found[-size:] if backwards else found[:size])
-    # The payment of the cursor is on the other side of the page. If its state no longer fits, look for its neighbour.
+    # The payment of the cursor is on the other side of the page. If the state of that payment no longer matches the
+    # filter, look for a neighbour.
     if place is not None and not others:
         other_side = evolve(query, limit=1, older_than=query.newer_than, newer_than=query.older_than)
         others = bool((yield from FindPayments(other_side)))
@@ -120,8 +121,8 @@ def _page(query: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> 
 def _listed(query: PaymentQuery, cursor: PaymentId) -> Flow[IncomingPayment]:
     """Return the payment `cursor`. Raises `CursorNotFound` unless it has the wallet address and the client of the list.
 
-    So no cursor leads into another list, or shows that a payment exists there. A signature of the cursor would add
-    nothing. The wallet address and the client never change, so a cursor never becomes invalid.
+    So no cursor leads into another list, or shows that a payment exists there. Signing the cursor would add nothing.
+    The wallet address and the client never change, so a cursor never becomes invalid.
     """
     try:
         payment = yield from LoadPayment(cursor)

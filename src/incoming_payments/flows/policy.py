@@ -57,8 +57,8 @@ class ServicePolicy:
     - `default_expiry_s`: the seconds until a payment expires that has neither `incomingAmount` nor `expiresAt`, at most
       `expiry_s_max`. `None` means never. The client reads the time in `expiresAt`.
     - `metadata_bytes_max` and `metadata_depth_max`: limits of the metadata, as compact JSON.
-    - `wording`: `"web-monetization"` gives refusals the descriptions that the browser extension compares. Their codes
-      and statuses do not change.
+    - `wording`: `"web-monetization"` gives refusals the descriptions that the browser extension compares. The codes and
+      statuses of the refusals do not change.
     """
 
     base_url: str = field(converter=_base_url)
@@ -110,7 +110,7 @@ class ServicePolicy:
         return f"{self.base_url}{COLLECTION_PATH}/{id}"
 
     def payment_id(self, payment: PaymentId | str) -> PaymentId:
-        """Return the id of `payment`, which is its URL at this service or its id.
+        """Return the id of `payment`, which is given as an id or as the URL of the payment at this service.
 
         The URL may have any spelling that `canonical_url` accepts. Raises `InvalidValue` for other text, and for a URL
         of another service.

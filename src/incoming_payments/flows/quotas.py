@@ -17,19 +17,19 @@ def admit(client: ClientId, now: datetime) -> Flow[None]:
     """Count a request of `client`. Raises `QuotaExceeded`."""
     wait_s = yield from CountRequest(client, now)
     given: object = wait_s
-    if isinstance(given, bool):  # a port may wrongly answer whether the request is admitted
+    if isinstance(given, bool):  # a port may return a `bool` by mistake
         text = f"{CountRequest.method} answered {wait_s}: return None to admit the request, or seconds to wait"
         raise ConfigurationError(text, setting="quotas")
     if wait_s is not None:
-        text = "you have sent too many requests: send the next request after the seconds in Retry-After"
+        text = "you have sent too many requests: wait the number of seconds in Retry-After before the next request"
         raise QuotaExceeded("too_many_requests", text, retry_after_s=wait_s)
 
 
 def reserve(payment: IncomingPayment) -> Flow[None]:
     """Count `payment`, which is not stored yet, as unpaid. Raises `QuotaExceeded`.
 
-    At the quota, look for a counted payment that is no longer unpaid, oldest first, and count `payment` in its
-    place. So no credit has to release its payment, and a lost release cannot lock a client out.
+    When the quota is used up, look for a counted payment that is no longer unpaid, oldest first, and count `payment` in
+    its place. So a credit need not release its payment, and a lost release cannot lock a client out.
     """
     counted = yield from ReserveUnpaid(payment.client, payment.id)
     retry_s: float = QUOTA_RETRY_S_MAX

@@ -50,7 +50,7 @@ def receive(id: PaymentId | str, *, credit_id: str, amount: Amount, clock: Calla
         raise InvalidValue(
             "clock must be a function that returns the time, such as lambda: datetime.now(UTC)", member="clock"
         )
-    check_time(clock())  # find a wrong clock before the store is called
+    check_time(clock())  # a wrong clock is found before the store is called
     decide = partial(_decide, name, check_amount(amount), clock)
     return (yield from UpdatePayment(payment_id(id), decide, name))
 

@@ -56,8 +56,9 @@ class PacketAnswer:
 def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Callable[[], datetime]) -> Flow[bytes]:
     """Answer the ILP Prepare `packet` that `peer` sent. Return the encoded Fulfill or Reject.
 
-    A Fulfill is returned after the money is credited durably. A repeated packet is fulfilled again and credited once.
-    Every other packet, and every failure of the store, is answered with a Reject. `ilp.receive` lists them.
+    It returns a Fulfill only after the money is credited durably. A repeated packet is fulfilled again and credited
+    once. Every other packet, and every failure of the store, is answered with a Reject. `ilp.receive` lists the
+    Rejects.
 
     `clock` returns the time in UTC. The flow calls it when the packet arrives. The decision calls it again inside
     the store's transaction, perhaps in another thread. So a packet is not credited if it or its payment expired
@@ -112,9 +113,9 @@ def _credited(arrival: Arrival, clock: Callable[[], datetime]) -> Flow[IncomingP
 
 
 def approval_of(arrival: Arrival, payment: IncomingPayment) -> Flow[Approved | IncomingPaymentsError]:
-    """Return the proof that the host approves the money of `arrival`, or why it does not.
+    """Return the proof that the host approves the money of `arrival`, or the error to raise if it does not.
 
-    The decision raises the reason, unless a copy of the packet was approved and credited meanwhile.
+    The decision raises this error, unless a copy of the packet was approved and credited in the meantime.
     """
     proposal = ProposedCredit(
         payment=payment,

@@ -15,7 +15,7 @@ from incoming_payments.wire import PageView, PaymentView, SummaryView
 
 
 def check_methods(methods: object) -> Sequence[IlpPaymentMethod]:
-    """Return `methods`. Raise `ConfigurationError` unless they are payment methods, and neither none nor too many."""
+    """Return `methods`. Raise `ConfigurationError` unless `methods` are 1 to `limits.METHODS_MAX` payment methods."""
     found = name_of(methods)
     if isinstance(methods, Sequence) and not isinstance(methods, str):
         others = [name_of(each) for each in methods if not isinstance(each, IlpPaymentMethod)]

@@ -50,7 +50,7 @@ def _identifier(identifier: str | None) -> WalletAddressUrl | None:
 
 @frozen
 class AccessRight:
-    """A right on incoming payments: some `actions`, on one wallet address or, without `identifier`, on all.
+    """The right to `actions` on the payments of the wallet address `identifier`, or of all if that is `None`.
 
     Raises `InvalidValue` when an action is unknown, `actions` is empty, or `identifier` is not a wallet address URL.
     The type of the right is always `incoming-payment`. `read_access` reads the rights of an introspection answer.
@@ -75,7 +75,7 @@ def read_access(access: object) -> tuple[AccessRight, ...]:
     An authorization server may know more than this service, so unknown content is left out: rights of other types,
     references to rights, unknown actions, rights without a known action, rights with `locations`, `datatypes`,
     `privileges` or `limits`, and rights on an `identifier` that is `null` or not a wallet address URL. Rights after the
-    first `limits.ACCESS_RIGHTS_MAX` are left out too. Nothing raises an error, and no right becomes wider.
+    first `limits.ACCESS_RIGHTS_MAX` are left out too. This function raises no error, and makes no right wider.
 
     >>> read_access([{"type": "incoming-payment", "actions": ["read", "refund"]}, {"type": "quote"}, "a-reference"])
     (AccessRight(actions=frozenset({<Action.READ: 'read'>}), identifier=None),)
@@ -118,7 +118,10 @@ class Allowance:
 
 
 def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
-    """Return what `rights` allow for `action`. Raises `TokenRefused` (`insufficient_rights`) if they do not name it."""
+    """Return the rights among `rights` that allow `action`.
+
+    Raises `TokenRefused` (`insufficient_rights`) if `rights` do not name `action`.
+    """
     rights = tuple(rights)
     own = tuple([right for right in rights if action in right.actions])
     every = tuple([right for right in rights if f"{action}-all" in right.actions])
@@ -131,7 +134,7 @@ def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
 def require_wallet_address(allowance: Allowance, url: WalletAddressUrl) -> None:
     """Raise `AccessForbidden` unless `allowance` applies to this wallet address."""
     if allowance.reach(url) is None:
-        raise AccessForbidden("the access token is for another wallet address: request a grant that names this one")
+        raise AccessForbidden("the access token is for another wallet address: request a grant for this wallet address")
 
 
 def require_payment(allowance: Allowance, payment: IncomingPayment, client: str) -> IncomingPayment:

@@ -35,7 +35,7 @@ class TokenQuery:
     """A question to the authorization server: is `token` active, and does it allow `action` on `wallet_address`?
 
     The wallet address of a create or list request is the one that the client names. It may be unknown to this service.
-    It is `None` when the request names none, or is about a payment that does not exist.
+    `wallet_address` is `None` when the request names none, or is about a payment that does not exist.
     """
 
     token: AccessToken = field(validator=instance(AccessToken))
@@ -63,8 +63,8 @@ class AccessTokenInfo:
 
     `client` identifies the client permanently, so that the client can find its own payments later. Open Payments uses
     the URL of the client's wallet address. `jwk` is the public key to which the token is bound (RFC 9635 §7.2), or
-    `None` if the authorization server does not give the key. From `expires_at` on, if it is set, the token is refused,
-    even if an introspector still has it in a cache. It is also refused before `not_before`.
+    `None` if the authorization server does not give the key. The service refuses the token from `expires_at` on, if it
+    is set, even if an introspector still has it in a cache. The service also refuses the token before `not_before`.
 
     Raises `InvalidValue` for a malformed `client`, too many rights, or a time without a time zone.
     """
@@ -114,16 +114,16 @@ def read_introspection(
     """Return the facts in `body`, the introspection answer of an authorization server, or `None` for `active: false`.
 
     The client is the first of `client`, `instance_id` and the thumbprint of the key (RFC 7638) that is a valid
-    identifier. If `client` is an object, its `walletAddress` counts. A URL is converted to the canonical spelling of
+    identifier. If `client` is an object, its `walletAddress` is used. A URL is converted to the canonical spelling of
     wallet addresses. `read_access` reads the rights. In the dialect `rafiki`, the key is the `jwk` of the `client` if
     there is no `key`. If both are missing, the `jwk` of the result is `None`.
 
-    Raises `AuthorizationServerUnavailable` when `body` does not say whether, or when, the token is active: it is too
-    large, not a JSON object, has a member twice, or has a wrong `active`, `exp`, `nbf`, `iss` or `aud`. Raises
-    `TokenRefused` with `key_unusable` when the token is not bound to a public key, given by value, for HTTP message
-    signatures. Raises `TokenRefused` with `invalid_token` when `iss` is not `issuer`, if given, or `aud` does not name
-    `audience`. The `hint` of a `TokenRefused` says which setting may be wrong, with a piece of the answer.
-    Raises `InvalidValue` when `body` is not bytes.
+    Raises `AuthorizationServerUnavailable` when `body` is too large, is not a JSON object, has a member twice, or has
+    an `active`, `exp`, `nbf`, `iss` or `aud` of the wrong form. Raises `TokenRefused` with `key_unusable` when the
+    token is not bound to a public key, given by value, for HTTP message signatures. Raises `TokenRefused` with
+    `invalid_token` when `iss` is not `issuer`, if given, or `aud` does not name `audience`. The `hint` of a
+    `TokenRefused` says which setting may be wrong, with a piece of the answer. Raises `InvalidValue` when `body` is not
+    bytes.
 
     >>> read_introspection(b'{"active": false}')
     """
@@ -177,7 +177,7 @@ def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | N
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         _unreadable("must have a string or an array of strings as aud, or no aud")
     if audience not in names:
-        text = "the access token is for other services: request a grant for this one"
+        text = "the access token is for other services: request a grant for this service"
         hint = f"audience is {_shown(audience)}, and the introspection answer has the aud {_shown(aud)}"
         raise _refused("invalid_token", text, f"{hint}: if it names this service, set audience to that name")
 
@@ -227,7 +227,10 @@ def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:
             pass  # the name is absent, or is not printable ASCII without spaces
     if jwk is None:
         text = "the access token has neither a client nor a key: request a new grant"
-        hint = "the introspection answer has neither a usable client or instance_id nor a key: it must name the client"
+        hint = (
+            "the introspection answer has neither a usable client or instance_id nor a key: "
+            "let the authorization server name the client"
+        )
         raise _refused("key_unusable", text, hint)
     members = {name: str(jwk.get(name)) for name in _THUMBPRINT.get(str(jwk.get("kty")), sorted(jwk))}
     digest = hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).digest()
@@ -236,7 +239,7 @@ def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:
 
 
 def _one_spelling(name: Any) -> Any:
-    """Return the only spelling of `name` if it is a wallet address, so that a client keeps its payments."""
+    """Return the canonical spelling of `name` if it is a wallet address, so that a client keeps its payments."""
     try:
         return canonical_url(name, member="client")
     except InvalidValue:

@@ -27,7 +27,7 @@ def encoded(path: str | bytes) -> str:
 
 
 def require_application(application: object, *kinds: type) -> None:
-    """Raise `ConfigurationError` unless `application`, the argument of a `routes`, is an adapter of one of `kinds`."""
+    """Raise `ConfigurationError` unless `application`, the argument of `routes()`, is an adapter of one of `kinds`."""
     if not isinstance(application, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
         text = f"routes() takes an {names}, not {name_of(application)}: pass routes({kinds[-1].__name__}(service))"
@@ -35,7 +35,7 @@ def require_application(application: object, *kinds: type) -> None:
 
 
 def check_body(body: object) -> None:
-    """Raise `ConfigurationError` unless `body`, the argument of an `answer`, is bytes or `None`."""
+    """Raise `ConfigurationError` unless `body`, the argument of an `answer` method, is bytes or `None`."""
     if body is not None and not isinstance(body, bytes | bytearray | memoryview):
         text = f"body must be the bytes of the body as received, not {name_of(body)}: the signature covers the bytes"
         raise ConfigurationError(text, setting="body")
@@ -44,7 +44,7 @@ def check_body(body: object) -> None:
 def below(path: str, mount: str) -> str:
     """Return `path` without the leading `mount`.
 
-    A path without the `mount` is returned unchanged, because some servers and proxies have removed it already.
+    A path without the `mount` is returned unchanged, because some servers and proxies have already removed the `mount`.
     """
     return path.removeprefix(mount.rstrip("/"))
 

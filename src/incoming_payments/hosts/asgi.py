@@ -71,14 +71,14 @@ class AsgiApplication:
             await send({"type": "websocket.close", "code": 1003, "reason": "HTTP only"})
         elif scope["type"] == "http":
             await _send(await self.answer(scope, receive), scope, send)
-        else:  # ASGI, "Applications": an application raises for a protocol that it does not know
-            raise NotImplementedError(f"the ASGI scope type {scope['type']!r} is not served")
+        else:  # ASGI, "Applications": an application raises an error for a protocol that it does not know
+            raise NotImplementedError(f"AsgiApplication does not support the ASGI scope type {scope['type']!r}")
 
     async def answer(self, scope: Mapping[str, Any], receive: Receive, *, body: bytes | None = None) -> Response:
         """Return the response to the request of `scope`, for a framework's own route to send.
 
-        Give the `body` when other code has read it. Then `receive` is not called. Raises `ConfigurationError` if the
-        argument is not a scope, or the body is not bytes. It raises no other exception.
+        Pass the `body` if other code has already read it. In that case, `receive` is not called. Raises
+        `ConfigurationError` if the argument is not a scope, or the body is not bytes. It raises no other exception.
         """
         given: object = scope
         is_mapping = isinstance(given, Mapping)
@@ -117,7 +117,7 @@ class AsgiApplication:
         return path, response
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        # The first message is startup, the second and last is shutdown.
+        # The first message is startup, and the second and last message is shutdown.
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -142,7 +142,8 @@ def _check_framing(scope: Mapping[str, Any], names: Names) -> None:
     """Raise `HttpRefused` if a proxy and this service could disagree about the end of the request. RFC 9112 §6.1 and
     §11.2.
 
-    The proxy would pass on the rest as a request of another client. Some servers pass such requests to the application.
+    The proxy could pass on the rest of the bytes as a request of another client. Some servers pass such requests to the
+    application.
     """
     if b"transfer-encoding" not in names:
         return
@@ -164,7 +165,7 @@ def _head(scope: Mapping[str, Any], path: str, names: Names) -> Request:
 
 
 def _last_after_upgrade(response: Response, names: Names) -> Response:
-    """Return `response`. It closes the connection if the request has `Upgrade`.
+    """Return `response`. The response closes the connection if the request has `Upgrade`.
 
     RFC 9110 §7.8 lets a server ignore `Upgrade`. Some parsers (llhttp) leave out the body of such a request and then
     read that body as the next request, so this connection cannot carry another one.
@@ -175,7 +176,7 @@ def _last_after_upgrade(response: Response, names: Names) -> Response:
 async def send_fixed(response: Response, scope: Mapping[str, Any], send: Send) -> None:
     """Send `response` to a request that needs no service.
 
-    Close the connection in the cases in which `AsgiApplication` closes it.
+    Close the connection in the same cases as `AsgiApplication`.
     """
     await _send(_last_after_upgrade(response, dict(scope["headers"])), scope, send)
 
@@ -198,12 +199,12 @@ async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: 
     """Return the body of the request: `body`, if the host has read it already."""
     if body is None:
         if scope["method"] in _BODILESS and scope.get("http_version", "2") < "2" and _FRAMING.isdisjoint(names):
-            return b""  # RFC 9112 §6.3. A server would wait for the next message if other code has received the first.
+            return b""  # RFC 9112 §6.3. If other code has read the first message, a server would wait for another.
         body = await _receive_body(receive, limit)
     if len(body) > limit:
         raise body_too_large(limit)
     if not body and b"upgrade" not in names and _announces_content(scope):  # for Upgrade, see `_last_after_upgrade`
-        raise NothingRead(400, "incomplete_body", "the body is empty, and Content-Length is not 0")
+        raise NothingRead(400, "incomplete_body", "the body is empty, but Content-Length is not 0: send the whole body")
     return body
 
 
@@ -212,7 +213,7 @@ def _announces_content(scope: Mapping[str, Any]) -> bool:
 
 
 async def _receive_body(receive: Receive, limit: int) -> bytes:
-    """Return the received body, or its beginning when it is over `limit`."""
+    """Return the received body, or only its beginning when the body is longer than `limit`."""
     begin_s = asyncio.get_running_loop().time()
     body = bytearray()
     try:
@@ -223,15 +224,15 @@ async def _receive_body(receive: Receive, limit: int) -> bytes:
                 is_open = _append(body, await receive())
     except TimeoutError:
         # RFC 9110 §15.5.9: the rest of the body may still arrive, so this connection cannot carry another request.
-        text = f"a body has to begin within {BODY_START_S_MAX} seconds and to end within {BODY_S_MAX}: send it again"
+        text = f"the body must begin within {BODY_START_S_MAX} s and end within {BODY_S_MAX} s: send it again"
         raise (HttpRefused if body else NothingRead)(408, "body_timeout", text, headers=(_CLOSE,)) from None
     return bytes(body)
 
 
 def _append(body: bytearray, message: Message) -> bool:
     """Append the bytes of `message` to `body`, and return whether more messages follow."""
-    if message["type"] == "http.disconnect":  # no response can be sent, and the error ends the request
-        text = "the client disconnected before the end of the body"
+    if message["type"] == "http.disconnect":  # no response can be sent, but the error ends the request
+        text = "the client disconnected before the end of the body: send it again"
         raise (HttpRefused if body else NothingRead)(400, "incomplete_body", text)
     body += message.get("body", b"")
     return bool(message.get("more_body", False))

@@ -33,7 +33,8 @@ def routes(application: WsgiApplication | AsgiApplication) -> list[URLPattern]:
 
 def _answer(application: WsgiApplication, request: HttpRequest) -> HttpResponse:
     environ = dict(request.META)
-    for name in ("SCRIPT_NAME", "PATH_INFO"):  # PEP 3333 wants the bytes as Latin-1, but Django has decoded them
+    # PEP 3333 requires the bytes decoded as Latin-1, but Django has decoded them as UTF-8.
+    for name in ("SCRIPT_NAME", "PATH_INFO"):
         environ[name] = environ[name].encode().decode("latin-1")
     if hasattr(request, "scope") or environ.get("CONTENT_LENGTH"):
         environ |= {"wsgi.input": request, "wsgi.input_terminated": True}  # Django may have read the server's stream

@@ -27,14 +27,14 @@ from incoming_payments.observers.log import LineLimit, LogEvent, log_event
 
 
 class NothingRead(HttpRefused):
-    """No byte of the body reached the adapter, although the client announced a body."""
+    """The client announced a body, but no byte of it reached the adapter."""
 
 
 class ReadFailed(HttpRefused):
-    """The server's stream raised an exception that is no `OSError`: for a malformed body, or by a defect."""
+    """The server's stream raised an exception that is no `OSError`, because of a malformed body or a defect."""
 
 
-# The port that each failure belongs to. The first row that fits decides. Each port has a rate limit of its own.
+# The port that each failure belongs to. The first row that matches decides. Each port has a rate limit of its own.
 _PORTS: Final[Mapping[type[IncomingPaymentsError], tuple[LogEvent, str]]] = {
     StoreError: (LogEvent.STORE_UNAVAILABLE, "the store"),
     AuthorizationServerUnavailable: (LogEvent.AUTHORIZATION_SERVER_UNAVAILABLE, "the authorization server"),
@@ -49,8 +49,8 @@ _PORTS: Final[Mapping[type[IncomingPaymentsError], tuple[LogEvent, str]]] = {
 class HostLog:
     """Write to `logger` at a limited rate for each kind of line, and count the suppressed lines. Thread-safe.
 
-    With `explain` the log says why signatures were refused. Such a report costs several verifications, so a
-    suppressed report is not computed. `clock` returns monotonic seconds.
+    With `explain` the log says why signatures were refused. Such a report needs several verifications, so it is not
+    built if its line is suppressed. `clock` returns monotonic seconds.
     """
 
     def __init__(

@@ -42,9 +42,9 @@ class WsgiApplication:
     Raises `ConfigurationError` when the service is not an `IncomingPayments`, when a port for the routes is missing, or
     when `mount` does not begin with a slash.
 
-    The application reads at most `limits.BODY_BYTES_MAX` bytes of a body. It cannot limit the time of a read,
-    because a read in WSGI blocks. The server or a proxy has to limit it. An unexpected exception of a port is
-    answered with 500 and logged with its traceback. Such lines, and those about outages of the store, are limited to
+    The application reads at most `limits.BODY_BYTES_MAX` bytes of a body. It cannot limit the time of a read, because a
+    read in WSGI blocks. The server or a proxy has to set that limit. An unexpected exception of a port is answered with
+    500 and logged with its traceback. Such lines, and those about outages of the store, are limited to
     `limits.LOGGED_A_MINUTE_MAX` of each kind a minute.
     """
 
@@ -70,8 +70,8 @@ class WsgiApplication:
     def answer(self, environ: Mapping[str, Any], *, body: bytes | None = None) -> Response:
         """Return the response to the request in `environ`, for a framework's own route to send.
 
-        Give the `body` when other code has read it. Then `wsgi.input` is not read. Raises `ConfigurationError` if the
-        argument is not an environ, or the body is not bytes. It raises no other exception.
+        Pass the `body` if other code has already read it. In that case, `wsgi.input` is not read. Raises
+        `ConfigurationError` if the argument is not an environ, or the body is not bytes. It raises no other exception.
         """
         given: object = environ
         if not isinstance(given, Mapping) or "REQUEST_METHOD" not in given:
@@ -130,7 +130,7 @@ def _path(environ: Mapping[str, Any]) -> str:
     """Return the whole path, as sent if the server reports it: the signature covers the path as sent.
 
     PEP 3333 has the decoded path only. Most servers add the target of the request line as `REQUEST_URI` or `RAW_URI`.
-    It is used only if it decodes to the same path, so that the two cannot differ.
+    This target is used only if it decodes to the same path, so that the two cannot differ.
     """
     decoded = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     raw = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
@@ -142,7 +142,7 @@ def _path(environ: Mapping[str, Any]) -> str:
 
 def _headers(environ: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for key, value in environ.items():
-        # PEP 3333 has these two names without HTTP_; some servers repeat them with it.
+        # PEP 3333 has these two names without the prefix HTTP_, but some servers also add them with the prefix.
         if key in {"HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"}:
             continue
         if key.startswith("HTTP_"):
@@ -158,7 +158,7 @@ def _body(environ: Mapping[str, Any], body: bytes | None, limit: int) -> bytes:
     if len(body) > limit:
         raise body_too_large(limit)
     if not body and (environ.get("CONTENT_LENGTH") or "").strip("0"):
-        raise NothingRead(400, "incomplete_body", "the body is empty, and Content-Length is not 0")
+        raise NothingRead(400, "incomplete_body", "the body is empty, but Content-Length is not 0: send the whole body")
     return body
 
 
@@ -171,13 +171,13 @@ def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
             raise HttpRefused(411, "length_required", "send Content-Length: this server cannot read a body without it")
         length = limit + 1 if is_terminated else 0
     elif stated.isascii() and stated.isdigit():
-        length = int(stated.lstrip("0")[:20] or "0")  # converting a number takes time quadratic in its digits
+        length = int(stated.lstrip("0")[:20] or "0")  # the conversion of a number takes time quadratic in its length
     else:
         raise HttpRefused(400, "invalid_content_length", "Content-Length must be a number of bytes")
     if stated and length > limit:
         raise body_too_large(limit)
     if "stream" in getattr(environ.get("werkzeug.request"), "__dict__", ()):
-        return b""  # code in Flask has read the body: some servers would wait for more of it
+        return b""  # other code in Flask has read the body, and some servers would wait for more bytes
     body, stream = bytearray(), environ["wsgi.input"]
     try:
         while len(body) < length and (chunk := stream.read(min(length - len(body), _CHUNK_BYTES))):
@@ -187,5 +187,5 @@ def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
     except Exception as error:  # gunicorn has exceptions of its own for malformed chunks
         raise ReadFailed(400, "incomplete_body", _UNREADABLE) from error
     if stated and 0 < len(body) < length:
-        raise HttpRefused(400, "incomplete_body", "the body ended before Content-Length was reached")
+        raise HttpRefused(400, "incomplete_body", "the body is shorter than Content-Length: send the whole body")
     return bytes(body)

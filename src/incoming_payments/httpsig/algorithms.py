@@ -40,8 +40,8 @@ class Scheme:
     registered: str | None
     kty: str
     crv: str | None
-    verify: Callable[[Any, bytes, bytes], None]  # takes key, signature and data; raises `InvalidSignature`
-    sign: Callable[[Any, bytes], bytes]  # takes key and data
+    verify: Callable[[Any, bytes, bytes], None]  # takes the key, the signature and the data; raises `InvalidSignature`
+    sign: Callable[[Any, bytes], bytes]  # takes the key and the data
 
 
 CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {  # the curve of each `crv`, and the bytes of a coordinate

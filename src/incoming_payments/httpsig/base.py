@@ -29,7 +29,8 @@ _SINGLETONS: Final = frozenset({"authorization", "content-length", "content-type
 _UNSIGNABLE: Final = re.compile(r"[^\t\x20-\x7e]")
 _UNSIGNABLE_BYTES: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 _SHOWABLE: Final = re.compile(r"@?[A-Za-z0-9\-_]{1,64}")
-_OBS_FOLD: Final = re.compile(r"\r\n[ \t]+")  # RFC 9112 §5.2; matching the blanks before it would take quadratic time
+# RFC 9112 §5.2. A pattern that also matched the blanks before the line break would take quadratic time.
+_OBS_FOLD: Final = re.compile(r"\r\n[ \t]+")
 
 # The types of structured fields, which `;sf` and `;key` need: RFC 9421 §2.1.1.
 _DICTIONARIES: Final = (
@@ -146,7 +147,7 @@ def _serialise(value: BareItemType) -> str:
     try:
         return http_sf.ser(value)
     except (ValueError, TypeError) as error:
-        text = "a parameter value cannot be written as a structured field item (RFC 9651 §4.1.3)"
+        text = "a parameter value must be a structured field item, such as a string or a number (RFC 9651 §4.1.3)"
         raise MalformedField(text) from error
 
 
@@ -243,7 +244,7 @@ class BaseBuilder:
         """Return a structured field, or its member that `;key` names, in the strict form. RFC 9651 §4.1."""
         structure = self._structure(component)
         if "key" not in parameters:
-            return http_sf.ser(structure) if structure else ""  # an empty list or dictionary has no other form
+            return http_sf.ser(structure) if structure else ""  # `ser` refuses an empty list or dictionary
         if not isinstance(structure, dict):
             text = "has ;key, but is not a dictionary: cover it without ;key (RFC 9421 §2.1.2)"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
@@ -251,13 +252,13 @@ class BaseBuilder:
         if key not in structure:
             text = "does not have the member that ;key names: send that member, or do not cover it (RFC 9421 §2.1.2)"
             _refuse(component, Code.COMPONENT_ABSENT, text)
-        return http_sf.ser([structure[key]])  # a list of one member is written like the member alone
+        return http_sf.ser([structure[key]])  # a list of one member is serialised like the member alone
 
     def _binary(self, component: Component) -> str:
         # RFC 9421 §2.1.3: encode each line by itself, so that a comma in a line differs from a comma between lines.
         lines = [_strip(line) for line in self._lines(component)]
         if any(map(_UNSIGNABLE_BYTES.search, lines)):
-            text = "has control characters, or characters outside latin-1: send others"
+            text = "has control characters, or characters outside latin-1: send other characters"
             _refuse(component, Code.COMPONENT_VALUE, text)
         return ", ".join([f":{b64encode(line.encode('latin-1')).decode()}:" for line in lines])
 
@@ -300,7 +301,7 @@ class BaseBuilder:
         if not values:
             text = "names a query parameter that the target URI does not have: encode the name as RFC 9421 §2.2.8 says"
             _refuse(component, Code.COMPONENT_ABSENT, text)
-        if len(values) > 1:  # RFC 9421 §2.2.8 forbids to cover a repeated parameter
+        if len(values) > 1:  # RFC 9421 §2.2.8 forbids the coverage of a repeated parameter
             text = "names a query parameter that occurs more than once: cover @query instead (RFC 9421 §2.2.8)"
             _refuse(component, Code.COMPONENT_VALUE, text)
         return values[0]
@@ -330,7 +331,7 @@ def _check_field_parameters(component: Component, parameters: Mapping[str, BareI
     for name, value in parameters.items():
         # Refuse `;tr` too: this library never sees trailers, and no parameter may be ignored.
         if not (type(value) is str if name == "key" else name in ("sf", "bs") and value is True):
-            text = "has a parameter other than ;sf, ;bs and ;key=, or one with a wrong value (RFC 9421 §2.1)"
+            text = "has a parameter other than ;sf, ;bs and ;key=, or one with a wrong value: remove it (RFC 9421 §2.1)"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
     if "bs" in parameters and len(parameters) > 1:
         text = "has ;bs together with ;sf or ;key: choose one (RFC 9421 §2.1)"
@@ -346,6 +347,6 @@ def _strip(line: str) -> str:
 
 
 def _refuse(component: Component, code: Code, text: str) -> NoReturn:
-    # The name is input: show it only if it looks like the name of a component.
+    # The name comes from the client, so show it only if it looks like the name of a component.
     named = component.name if _SHOWABLE.fullmatch(component.name) else "a covered component"
     raise MalformedField(f"{named} {text}", code=code, component=named)

@@ -15,7 +15,7 @@ class Code(enum.StrEnum):
     # The field does not conform to RFC 9421 §4.1, or is over a limit
     SIGNATURE_INPUT_MALFORMED = "signature_input_malformed"
     SIGNATURE_MALFORMED = "signature_malformed"  # the field does not conform to RFC 9421 §4.2, or is over a limit
-    LABELS_DIFFER = "signature_labels_differ"  # a label is in one of the two fields only
+    LABELS_DIFFER = "signature_labels_differ"  # a label is in only one of the two fields
 
     # the key
     KEY_ID_MISSING = "keyid_missing"

@@ -21,7 +21,7 @@ else:
     BACKEND = "PyNaCl"
 
 ORDER: Final = 2**252 + 27742317777372353535851937790883648493
-_ORDER_TOP: Final = ORDER >> 248  # the highest byte of `ORDER`: a number with a smaller one is smaller
+_ORDER_TOP: Final = ORDER >> 248  # the highest byte of `ORDER`: a number with a smaller highest byte is smaller
 P: Final = 2**255 - 19
 D: Final = -121665 * pow(121666, -1, P) % P
 _Y8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
@@ -48,7 +48,7 @@ def public_key(encoded: bytes) -> Ed25519PublicKey | _SodiumKey:
 
 
 def verify(key: Any, signature: bytes, data: bytes) -> None:
-    """Raise `InvalidSignature` unless `signature` is by `key` over `data`, in its only encoding."""
+    """Raise `InvalidSignature` unless `signature` is the signature of `data` by `key`, in canonical encoding."""
     # Refuse an R of small order, which an honest signer never produces: libsodium refuses it, OpenSSL does not.
     # RFC 8032 §5.1.7: refuse S >= L, or each signature would have a second encoding.
     if len(signature) != 64 or signature[:32] in _SMALL_ORDER:

@@ -20,7 +20,7 @@ from incoming_payments.limits import (
     NONCE_CHARS_MAX,
 )
 
-# No text matches one of these in two ways, so the time is linear.
+# No text matches one of these patterns in two ways, so the time is linear.
 _KEY: Final = SF_KEY.pattern
 _CHARACTER: Final = r"[ !#-\[\]-~]"  # a character of a string without escapes
 _STRING: Final = f'"{_CHARACTER}*"'
@@ -45,7 +45,7 @@ def _one_input(lines: Sequence[str]) -> dict[str, SignatureInput] | None:
     head, closing, rest = lines[0].partition(")")
     known = _head(head) if closing else None
     pairs = _PARAMETER.findall(rest)
-    if known is None or (pairs and pairs[-1][4]):  # the field has more than these parameters
+    if known is None or (pairs and pairs[-1][4]):  # the field has other parameters too
         return None
     parameters = {time or name: int(digits) if time else string for time, digits, name, string, _ in pairs}
     if len(parameters) < len(pairs):  # a parameter is repeated
@@ -56,7 +56,7 @@ def _one_input(lines: Sequence[str]) -> dict[str, SignatureInput] | None:
 
 @lru_cache(maxsize=COVERAGES_REMEMBERED_MAX)  # clients cover the same components each time
 def _head(head: str) -> tuple[str, Coverage] | None:
-    """Return label and components: the text before the closing parenthesis."""
+    """Return the label and the components in the text before the closing parenthesis."""
     match = _COVERAGE.fullmatch(head)
     if match is None:
         return None

@@ -17,7 +17,8 @@ from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.base import SF_KEY, Component, Coverage, Parameters, serialise_parameters
 
 POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, the last that `datetime` can hold
-# The signature parameters of RFC 9421 §2.3: those that are times, and the longest value in characters of the others
+# The signature parameters of RFC 9421 §2.3: the parameters with a time, and the maximum length in characters of the
+# others
 _TIMES: Final = frozenset({"created", "expires"})
 _STRINGS: Final = {
     **dict.fromkeys(("keyid", "alg"), limits.KEY_ID_CHARS_MAX),
@@ -45,8 +46,8 @@ class SignatureInput:
 
     `values` holds all parameters by name, including unknown ones, because all of them are signed. `signature_params` is
     the value of `@signature-params`, the last line of the signature base: the components and parameters in their strict
-    form, in the order sent. The properties after `parameters` are the known parameters. An absent parameter is None.
-    Their types are checked when the field is parsed.
+    form, in the order sent. The properties from `created` on are the known parameters. An absent parameter is None. The
+    types of the parameters are checked when the field is parsed.
     """
 
     label: str
@@ -126,7 +127,7 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
 
 
 def parse_string(lines: Sequence[str], name: str) -> str:
-    """Return the String of the field `name`, which is an item. RFC 9651 §3.3.3. Its parameters carry no meaning.
+    """Return the String of the field `name`, which is an item. RFC 9651 §3.3.3. The parameters of the item are ignored.
 
     Raises `MalformedField` unless `lines` is one line with one String.
 
@@ -136,7 +137,7 @@ def parse_string(lines: Sequence[str], name: str) -> str:
     try:
         [line] = lines  # RFC 9651 §4.2 would join several lines, and two of them could be read as one String
         value, _ = cast("Member", http_sf.parse(line.encode("ascii"), None, "item"))
-    except ValueError:  # `http_sf` and `encode` raise it too
+    except ValueError:  # `http_sf` and `encode` raise `ValueError` too
         value = None
     if type(value) is not str:
         raise MalformedField(f"send {name} once, as one string in double quotes (RFC 9651 §3.3.3)", field=name)

@@ -1,4 +1,4 @@
-"""Read and write keys as JWK or PEM, sign and verify with them.
+"""Read and write keys as JWK or PEM, and sign and verify with them.
 
 The `alg` of the JWK decides the algorithm, so a message cannot choose another one. A key is checked completely when it
 is loaded, because the libraries that verify accept some weak keys.
@@ -31,7 +31,7 @@ _ALGORITHMS: Final = {algorithm.value: algorithm for algorithm in Algorithm} | {
 
 @frozen
 class PublicKey:
-    """A checked public key and the one algorithm that it is for. The `keyid` of a signature must equal `kid`."""
+    """A checked public key, and the one algorithm that the key is for. The `keyid` of a signature must equal `kid`."""
 
     kid: str
     algorithm: Algorithm
@@ -42,7 +42,7 @@ class PublicKey:
             raise MalformedKey("algorithm must be an Algorithm: load the key by load_jwk", member="alg")
 
     def verify(self, signature: bytes, data: bytes) -> bool:
-        """Return whether `signature` is by this key over `data`, for any bytes."""
+        """Return whether `signature` is a valid signature of `data` by this key. Both may be any bytes."""
         try:
             SCHEMES[self.algorithm].verify(self._key, signature, data)
         except InvalidSignature:
@@ -54,7 +54,7 @@ def load_jwk(jwk: Mapping[str, object] | str | bytes) -> PublicKey:
     """Return the public key in a JWK, given as a mapping or as JSON text. RFC 7517, RFC 7518 §6, RFC 8037.
 
     Raises `MalformedKey`, and no other exception, when the key is incomplete, not canonical, weak, private, symmetric
-    or for another use. `alg` and `kid` are required. `details["member"]` names the member at fault.
+    or for another use. `alg` and `kid` are required. `details["member"]` is the name of the wrong member.
 
     >>> load_jwk('{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "k",'
     ...          ' "x": "JrQLj5P_89iXES9-vFgrIy29clF9CC_oPPsw3c5D0bs"}')
@@ -63,7 +63,7 @@ def load_jwk(jwk: Mapping[str, object] | str | bytes) -> PublicKey:
     members = _members(jwk)
     alg = members.get("alg")
     if members.get("kty") == "oct" or (isinstance(alg, str) and alg.startswith("HS")):
-        _refuse("kty", "or alg is for a shared secret, and each verifier could sign with it: use a key pair")
+        _refuse("kty", "or alg is for a shared secret, with which each verifier could sign: use a key pair")
     if private := [member for member in _PRIVATE if member in members]:
         text = (
             f"the JWK has the private member {private[0]}, but must hold a public key only: "
@@ -106,12 +106,12 @@ def _public_key(members: Mapping[str, object], scheme: Scheme) -> object:
 def _check_ed25519(encoded: bytes) -> None:
     y = int.from_bytes(encoded, "little") & (2**255 - 1)  # the highest bit is the sign of x
     if y >= P:
-        _refuse("x", "is not a canonical encoding of a point (RFC 8032 §5.1.3): send the key as its library encodes it")
+        _refuse("x", "is not a canonical encoding of a point (RFC 8032 §5.1.3): export the key again")
     if y in SMALL_ORDER_Y:
         _refuse("x", "is a point of small order, for which signatures can be forged: generate another key")
     # x² = (y² - 1) / (dy² + 1) has a root exactly when numerator times denominator has one: Euler's criterion.
     if pow((y * y - 1) * (D * y * y + 1), (P - 1) // 2, P) != 1:
-        _refuse("x", "is not a point on the curve Ed25519 (RFC 8032 §5.1.3): compare it with your key")
+        _refuse("x", "is not a point on the curve Ed25519 (RFC 8032 §5.1.3): export the key again")
 
 
 def _ec_numbers(members: Mapping[str, object], crv: str) -> ec.EllipticCurvePublicNumbers:
@@ -122,7 +122,7 @@ def _ec_numbers(members: Mapping[str, object], crv: str) -> ec.EllipticCurvePubl
     try:
         numbers.public_key()
     except ValueError:
-        _refuse("y", "is no point of the curve together with x (RFC 7518 §6.2.1): compare both with the key")
+        _refuse("y", "is no point of the curve together with x (RFC 7518 §6.2.1): export the key again")
     return numbers
 
 
@@ -131,7 +131,7 @@ def _rsa_numbers(members: Mapping[str, object]) -> rsa.RSAPublicNumbers:
     if not limits.RSA_BITS_MIN <= n.bit_length() <= limits.RSA_BITS_MAX:
         _refuse("n", f"must have {limits.RSA_BITS_MIN} to {limits.RSA_BITS_MAX} bits, not {n.bit_length()}")
     if n % 2 == 0:
-        _refuse("n", "is even, but the modulus of an RSA key is odd: compare it with the key")
+        _refuse("n", "is even, but the modulus of an RSA key is odd: export the key again")
     if not 3 <= e <= limits.RSA_EXPONENT_MAX or e % 2 == 0:
         _refuse("e", f"must be an odd number from 3 to {limits.RSA_EXPONENT_MAX}, usually 65537 (AQAB)")
     return rsa.RSAPublicNumbers(e, n)
@@ -251,7 +251,7 @@ def _members(jwk: object) -> Mapping[str, object]:
     if not isinstance(jwk, str | bytes):
         raise MalformedKey(f"a JWK must be a mapping or JSON text, not {type(jwk).__name__}")
     if len(jwk) > limits.JWK_CHARS_MAX:
-        raise MalformedKey(f"the JWK is longer than {limits.JWK_CHARS_MAX} characters")
+        raise MalformedKey(f"the JWK is longer than {limits.JWK_CHARS_MAX} characters: leave out unneeded members")
     try:
         return read_object(jwk.encode("utf-8", "surrogatepass") if isinstance(jwk, str) else jwk)
     except ValueError as error:
@@ -260,10 +260,10 @@ def _members(jwk: object) -> Mapping[str, object]:
 
 def _check_use(members: Mapping[str, object], operation: str) -> None:
     if members.get("use", "sig") != "sig":
-        _refuse("use", "is not sig, so the key is not for signatures (RFC 7517 §4.2)")
+        _refuse("use", "is not sig, so the key is not for signatures: use a signing key (RFC 7517 §4.2)")
     operations = members.get("key_ops", [operation])
     if not isinstance(operations, list) or operation not in operations:
-        _refuse("key_ops", f"does not list {operation} (RFC 7517 §4.3)")
+        _refuse("key_ops", f"does not list {operation}: add it, or leave out key_ops (RFC 7517 §4.3)")
 
 
 def _kid(members: Mapping[str, object]) -> str:

@@ -26,7 +26,8 @@ def _index(message: "RequestMessage | ResponseMessage") -> dict[str, tuple[str, 
     return {name: tuple(values) for name, values in index.items()}
 
 
-# Each verification needs the index, so each message builds it at once. Equality ignores it: it repeats the headers.
+# Each verification needs the index, so each message builds it at once. Equality ignores the index, which repeats the
+# headers.
 _FIELDS: Final = Factory(_index, takes_self=True)
 
 
@@ -38,7 +39,7 @@ class Target:
     scheme: str
     authority: str
     path: str
-    query: str | None  # the query with its question mark; None without a question mark
+    query: str | None  # the query with its question mark, or None if there is no question mark
 
 
 @frozen
@@ -56,7 +57,7 @@ class RequestMessage:
 
     method: str
     target_uri: str
-    headers: tuple[tuple[str, str], ...] = field(repr=False)  # they hold the access token
+    headers: tuple[tuple[str, str], ...] = field(repr=False)  # the headers hold the access token
     body: bytes = field(default=b"", repr=False)
     # The values of each field by its name in lower case, in the order received
     fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, eq=False, default=_FIELDS)

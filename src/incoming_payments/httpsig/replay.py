@@ -1,6 +1,6 @@
-"""The name under which a signature is recorded so that it is accepted once, and how long to keep it. RFC 9421 §7.2.2.
+"""The name under which a signature is recorded so that it is accepted only once, and the time to keep the record.
 
-The caller records the name: this module keeps nothing.
+RFC 9421 §7.2.2. The caller records the name: this module keeps nothing.
 """
 
 import hashlib

@@ -34,7 +34,7 @@ class StrictForm:
     components: str | None  # the list of components as the signer signed it, or None if that is the strict form
 
     def as_signed(self, given: SignatureInput) -> SignatureInput:
-        """Return `given`, which was parsed from the strict form, with the text that the signer signed."""
+        """Return `given`, which was parsed from the strict form, with the component list as the signer signed it."""
         if self.components is None:
             return given
         parameters = given.signature_params.removeprefix(given.coverage.inner_list)

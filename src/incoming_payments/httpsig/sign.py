@@ -31,12 +31,12 @@ def sign(
     """Return `request` with a signature: `Signature-Input` and `Signature` follow its header fields.
 
     If the request has a body, `sign` sets `Content-Digest` with the algorithm `digest`, and replaces an existing one.
-    With `digest=None` it leaves that field alone. It changes no other field. `created` and `expires` are POSIX times
-    in seconds, or datetimes with a time zone. Fractions are dropped. `alg_param` adds the `alg` parameter.
+    With `digest=None`, it does not change `Content-Digest`. It changes no other field. `created` and `expires` are
+    POSIX times in seconds, or datetimes with a time zone. Fractions are dropped. `alg_param` adds the `alg` parameter.
 
-    `components` defaults to those that the Open Payments clients cover: `@method`, `@target-uri` and, if present,
-    `authorization`. With a body, they also cover `content-digest`, `content-length` and `content-type`, if present.
-    `also` names further components.
+    By default, `components` are the components that Open Payments clients cover: `@method`, `@target-uri` and, if
+    present, `authorization`. If the request has a body, `content-digest`, `content-length` and `content-type` are
+    added, if present. `also` names further components.
 
     Raises `InvalidValue` when the label is malformed or in use, a time has no zone, or the key's algorithm has no
     registered name for `alg`. Raises `MalformedField` when a component or a parameter cannot be signed.

@@ -33,7 +33,7 @@ _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(names or ())  # a list would have no hash
+    return tuple(names or ())  # a list is not hashable
 
 
 def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
@@ -46,12 +46,12 @@ class Policy:
 
     `required` names fields (in lower case) and derived components that a signature must cover without parameters. If
     the request has a body, the signature must also cover `content-digest`. The signature must have `created`, at most
-    `max_age_s` seconds in the past and `clock_skew_s` seconds in the future. With `nonce_required` it must have a
-    nonce. With `tag` it must have that tag. `shapes` lists the deviations from RFC 9421 §4 that are accepted in the
-    signature fields; no other check changes.
+    `max_age_s` seconds in the past and `clock_skew_s` seconds in the future. With `nonce_required`, the signature must
+    have a nonce. With `tag`, it must have that tag. `shapes` lists the deviations from RFC 9421 §4 that are accepted in
+    the signature fields; no other check changes.
 
-    Raises `InvalidValue` for a component that cannot be required, no component, a number of seconds that is not an
-    integer in range, or an unknown shape.
+    Raises `InvalidValue` when `required` is empty or names a component that cannot be required, when a number of
+    seconds is not an integer in range, or for an unknown shape.
     """
 
     required: tuple[str, ...] = field(default=("@method", "@target-uri", "authorization"), converter=_names)
@@ -141,8 +141,8 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
 
     `keys` are the acceptable keys by `kid`; the `keyid` of a signature must equal one of them. `now` is the current
     time, with a time zone. One valid signature is enough, and labels carry no meaning. A request may have at most
-    `limits.SIGNATURES_MAX` signatures by these keys. If it has a body or a `Content-Digest`, the two must match.
-    Clock skew does not extend `expires`, because the signer chose that time.
+    `limits.SIGNATURES_MAX` signatures by these keys. If the request has a body or a `Content-Digest`, the two must
+    match. Clock skew does not extend `expires`, because the signer chose that time.
 
     Raises `SignatureRefused` with a `Code`, and no other exception for any content of the request. Raises
     `InvalidValue` when `now` has no time zone.
@@ -186,9 +186,9 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
 
 
 def key_ids(request: RequestMessage, policy: Policy) -> tuple[str, ...]:
-    """Return the `keyid` of each signature of `request`, each once, so that their keys can be looked up.
+    """Return the different `keyid` values of the signatures of `request`, to look up their keys.
 
-    Nothing is proven about them. Raises `SignatureRefused` when the signature fields cannot be read, or name more than
+    These values are not verified. Raises `SignatureRefused` when the signature fields cannot be read, or name more than
     `limits.SIGNATURES_MAX` keys.
     """
     inputs, _ = _read_fields(request, policy)
@@ -283,7 +283,10 @@ def _check(
 
 
 def _without_token(error: MalformedField, request: RequestMessage) -> str:
-    """Return the description of `error`. It does not show the name of a component that holds a piece of the token."""
+    """Return the description of `error`.
+
+    The description does not show the name of a component if the name holds a piece of the token.
+    """
     name, credentials = error.details.get("component"), " ".join(request.values("authorization")).lower()
     if not isinstance(name, str):
         return error.description

@@ -31,7 +31,7 @@ from incoming_payments.limits import (
 )
 
 _SEGMENT_CHARS: Final = 43  # base64url of 32 bytes: 16 bytes of SIV and 16 bytes of id
-# The purpose of each derived key. A new scheme must use new names, which give it different keys.
+# The purpose of each derived key. A new scheme must use new names, so that its keys differ.
 _ADDRESS_KEY: Final = b"incoming-payments/1/address"
 _SHARED_SECRET_KEY: Final = b"incoming-payments/1/shared-secret"
 _NOT_ISSUED: Final = "this service did not issue the ILP address"
@@ -97,7 +97,7 @@ class DerivedMethods:
         return self._credentials(keys, id, _base64url(sealed))
 
     def read(self, address: str) -> StreamCredentials:
-        """Return the credentials to which `address` belongs. Raises `MalformedAddress` if there are none."""
+        """Return the credentials to which `address` belongs. Raises `MalformedAddress` if no secret reads `address`."""
         prefix, _, segment = address.rpartition(".")
         if prefix != self.prefix:
             raise MalformedAddress("the ILP address does not begin with the address of this service")

@@ -3,9 +3,9 @@
 A packet is handled in two steps, because only the store knows the payment:
 
 1. `open_packet` decrypts and checks the packet. It returns a `Fulfill` or a `Reject` if the answer does not depend on
-   the payment, and an `Arrival` otherwise.
-2. If the `Arrival` `may_be_fulfilled`, the store runs its decision (`decide`) in a transaction, under its `credit_id`.
-   Otherwise the store only loads the payment. `fulfilled`, `quoted` or `refused` then makes the answer.
+the payment, or else an `Arrival`. 2. If `Arrival.may_be_fulfilled` is true, the store runs its decision (`decide`) in a
+transaction, under its `credit_id`. If not, the store only loads the payment. `fulfilled`, `quoted` or `refused` then
+makes the answer.
 
 The fulfillment is worth money: once it leaves, the peer owes the amount. Only `Arrival.fulfilled` returns a
 fulfillment. It needs the payment that the store returned after the credit was durable. A peer pays only for a
@@ -97,11 +97,11 @@ REFUSALS: Final[Mapping[type[errors.IncomingPaymentsError], tuple[ErrorCode, str
 class Receiver:
     """The settings of this service for packets. Use one `Receiver` for the whole service: it caches derived keys.
 
-    `methods` reads the addresses that it issued. `tolerance` is the excess over `incomingAmount` that a packet may
-    bring. `margin_ms` is the time that must remain until a Prepare expires, in milliseconds. It covers the commit
-    and the transfer of the Fulfill to the peer. The peer does not pay for a late Fulfill, although its money is
-    credited. `find` returns the payment id and the keys for a destination, or raises `MalformedAddress`. Raises
-    `InvalidValue`.
+    `methods` reads the addresses that it issued. `tolerance` is the amount by which a packet may exceed
+    `incomingAmount`. `margin_ms` is the time that must remain until a Prepare expires, in milliseconds. This time
+    covers the commit and the transfer of the Fulfill to the peer. The peer does not pay for a late Fulfill, although
+    its money is credited. `find` returns the payment id and the keys for a destination, or raises `MalformedAddress`.
+    Raises `InvalidValue`.
     """
 
     methods: DerivedMethods = field(validator=instance(DerivedMethods))
@@ -111,8 +111,8 @@ class Receiver:
 
     @find.default
     def _cached_find(self) -> Callable[[str], tuple[PaymentId, StreamKeys]]:
-        # The cache saves 45 % of a packet's time (benchmarks/receive.py). An unknown address raises and is not cached,
-        # so strangers cannot fill the cache.
+        # The cache saves 45 % of a packet's time (benchmarks/receive.py). An unknown address raises an error and is not
+        # cached, so an attacker cannot fill the cache.
         return lru_cache(maxsize=STREAM_KEYS_REMEMBERED_MAX)(partial(_derive, self.methods))
 
     def in_time(self, expires_at: datetime, now: datetime) -> bool:
@@ -134,8 +134,8 @@ class Arrival:
     """An authentic STREAM packet for a payment of this service. `decide` judges whether it arrived in time.
 
     `amount` is the amount that `peer` sent, in the asset of its account. `fulfillment` is set when the condition can be
-    fulfilled and the amount reaches the sender's minimum. Without it the packet is a probe: the sender wants to know
-    how much would arrive. `nonce` is for the reply.
+    fulfilled and the amount reaches the sender's minimum. Without `fulfillment`, the packet is a probe: the sender
+    wants to know how much would arrive. `nonce` is for the reply.
     """
 
     payment_id: PaymentId
@@ -195,8 +195,8 @@ class Arrival:
         answer, unless the packet is already credited. It also raises the refusals of `lifecycle.credit_packet`.
 
         `approval` is the proof that the money of this packet may be credited, or the error to raise if the payment
-        would take the money. Neither matters if nothing is credited. Raises `BrokenDecision` for the proof of another
-        payment or amount.
+        would take the money. `approval` is not used if nothing is credited. Raises `BrokenDecision` for the proof of
+        another payment or amount.
         """
 
         def decision(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
@@ -226,7 +226,7 @@ class Arrival:
         """Return the Fulfill. Call this only with the `payment` that the store returned after a durable commit.
 
         The reply holds the totals of `payment`. A packet of amount 0 is fulfilled even when `payment` can no longer
-        receive, because the packet carries frames to acknowledge. Its reply then closes the streams.
+        receive, because the packet carries frames to acknowledge. The reply then closes the streams.
         """
         is_open = self.amount.value or lifecycle.is_receivable(payment, now)
         frames = self._max_money_frames(payment) if is_open else self._close_frames()
@@ -255,7 +255,10 @@ class Arrival:
         return self._receiver.reject(code, message, data)
 
     def closed(self) -> Reject:
-        """Return the answer to a packet that closes the connection. The answer has a frame that also closes it."""
+        """Return the answer to a packet that closes the connection.
+
+        The answer also has a frame that closes the connection.
+        """
         data = self._sealed(PacketType.REJECT, [ConnectionClose(StreamError.NO_ERROR, "")])
         return self._receiver.reject(ErrorCode.FINAL_APPLICATION_ERROR, "", data)
 
@@ -277,7 +280,8 @@ class Arrival:
     def _stream_ids(self) -> list[int]:
         """Return the streams that the packet names, at most `STREAMS_ANSWERED_MAX`, or the first one if it names none.
 
-        Streams with money come first. The others matter too: a sender that is blocked on a stream needs its totals.
+        Streams with money come first. The other streams matter too: a sender that is blocked on a stream needs its
+        totals.
         """
         money = [frame.stream_id for frame in self.request.frames if isinstance(frame, StreamMoney)]
         others = [frame.stream_id for frame in self.request.frames if isinstance(frame, _STREAM_FRAMES)]
@@ -289,9 +293,9 @@ class Arrival:
 
 
 def _words(words: str) -> list[Frame]:
-    """Return the frames that end the connection with the words of the host. Rafiki uses data of stream 1 too.
+    """Return the frames that end the connection with the message of the host. Rafiki uses data of stream 1 too.
 
-    The words may hold any text, so they are shortened, and characters that UTF-8 lacks are replaced.
+    The message may hold any text, so it is shortened, and characters that UTF-8 lacks are replaced.
     """
     data = words[:REFUSAL_CHARS_MAX].encode("utf-8", "replace")
     close = ConnectionClose(StreamError.APPLICATION_ERROR, data.decode())
@@ -301,7 +305,7 @@ def _words(words: str) -> list[Frame]:
 def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, now: datetime) -> Arrival | Reply:
     """Read the ILP packet that `peer` sent. Return its reply if the reply does not depend on the payment.
 
-    `nonce` is 12 random bytes, and must never be used twice. No packet makes this function raise.
+    `nonce` is 12 random bytes, and must never be used twice. This function raises no error for any packet.
     """
     try:
         prepare = decode_prepare(packet)

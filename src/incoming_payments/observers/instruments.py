@@ -1,4 +1,4 @@
-"""The metrics that both adapters record, under the names of OpenTelemetry's conventions where it has them."""
+"""The metrics that both adapters record, under the names of OpenTelemetry's conventions where these have one."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -44,13 +44,16 @@ def labels(observation: Observation) -> dict[str, str | int]:
     }
     if observation.route:
         found["http.route"] = observation.route
-    if observation.status >= 500:  # a refusal is no error of the server
+    if observation.status >= 500:  # a refusal is not an error of the server
         found["error.type"] = observation.outcome
     return found
 
 
 def degraded(observation: Observation) -> bool | None:
-    """Return whether `observation` shows an outage of the authorization server, or `None` if it does not say."""
+    """Return whether `observation` shows an outage of the authorization server.
+
+    Return `None` if it shows nothing about that server.
+    """
     if not isinstance(observation, TokenIntrospected):
         return None
     return observation.outcome == AuthorizationServerUnavailable.code

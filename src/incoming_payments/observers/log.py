@@ -14,7 +14,7 @@ from incoming_payments.limits import LOGGED_A_MINUTE_MAX
 
 
 class LogEvent(enum.StrEnum):
-    """The stable name of each kind of line. Match on it, never on the message."""
+    """The stable name of each kind of line. Match on this name, never on the message."""
 
     meaning: str
 
@@ -32,13 +32,13 @@ class LogEvent(enum.StrEnum):
     STORE_UNAVAILABLE = "store_unavailable", "the store did not answer, so a request was refused"
     AUTHORIZATION_SERVER_UNAVAILABLE = (
         "authorization_server_unavailable",
-        "degraded: clients with a token are refused, and packets are still taken",
+        "degraded: clients with a token are refused, but packets are still accepted",
     )
     CLOCK_BEHIND = "clock_behind", "the clock was set back, so requests with a nonce are refused; correct the clocks"
     PORT_UNAVAILABLE = "port_unavailable", "another port did not answer, so a request was refused"
     DOCUMENT_REFRESH_FAILED = (
         "document_refresh_failed",
-        "a key set or a wallet address could not be fetched again, so the known one stays in use",
+        "a key set or a wallet address could not be fetched again, so the cached one stays in use",
     )
     NOT_READY = "not_ready", "a readiness check failed because of the store; the line has the traceback"
     SIGNATURE_REFUSED = "signature_refused", "why a signature was refused, if refusals are explained"

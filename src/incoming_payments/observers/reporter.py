@@ -1,4 +1,4 @@
-"""Report to an observer. Its failures must not break a request or a commit."""
+"""Report to an observer. A failure of the observer must not break a request or a commit."""
 
 import inspect
 import logging

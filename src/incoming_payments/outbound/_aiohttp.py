@@ -31,17 +31,17 @@ from incoming_payments.outbound._http import (
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
 
-_RECEIVED_BYTES_MAX: Final = 16 * 1024  # bytes in one turn of the loop: more could be thousands of small chunks
+_RECEIVED_BYTES_MAX: Final = 16 * 1024  # bytes in one iteration of the loop: more could be thousands of small chunks
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 _OPENED: Final[ContextVar[list[socket.socket]]] = ContextVar("_OPENED")  # the sockets of the current request
 
 
 class AsyncHttpClient:
-    """Send requests over kept connections, `connections` to one host at most. Close the client with `aclose`.
+    """Send requests over persistent connections, at most `connections` to one host. Close the client with `aclose`.
 
     `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
     it. Without `keeps`, no connection carries a second request. The connections belong to the event loop of the first
-    request. A client serves another loop once the first has ended.
+    request. A client serves another loop once the first loop has ended.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class AsyncHttpClient:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:
-        """Return the answer to `request`. Raise `HttpFailed` when there is none after `timeout_s` seconds."""
+        """Return the answer to `request`. Raise `HttpFailed` if there is no answer within `timeout_s` seconds."""
         url = request.target_uri
         response = None
         _OPENED.set([])
@@ -75,7 +75,7 @@ class AsyncHttpClient:
                 headers=request.headers,
                 allow_redirects=False,
                 timeout=_total(timeout_s),
-                middlewares=() if request.method == "POST" else (_send_once,),  # aiohttp repeats no POST
+                middlewares=() if request.method == "POST" else (_send_once,),  # aiohttp does not retry a POST
             )
             body = bytearray()
             while not response.content.at_eof():
@@ -86,7 +86,7 @@ class AsyncHttpClient:
         except TimeoutError:
             raise too_late(url, timeout_s) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            named = _final(error) if response is None else error  # the text is the same for all methods
+            named = _final(error) if response is None else error  # the text is then the same for all methods
             raise failed(url, named, is_connection=response is None and _is_connection(error)) from error
         finally:
             if response is not None and not response.closed:  # a complete answer closes the response
@@ -138,7 +138,10 @@ def _total(timeout_s: float) -> aiohttp.ClientTimeout:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Gives a connection to a request only if nothing arrived on it since the last answer, and counts what arrives."""
+    """Gives a connection to a request only if no byte arrived on it since the last answer.
+
+    Counts the bytes that arrive.
+    """
 
     def __init__(self, body_bytes_max: int, keeps: bool, **options: Any) -> None:
         super().__init__(**options)
@@ -167,9 +170,10 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Exchanges(asyncio.Protocol):
-    """Stands between a connection and aiohttp. It bounds each answer, and aborts at a byte between two exchanges.
+    """Stands between a connection and aiohttp.
 
-    An exchange that received anything but one answer closes the connection.
+    It limits each answer, and aborts the connection if a byte arrives between two exchanges. An exchange closes the
+    connection unless it received exactly one answer.
     """
 
     def __init__(self, handler: "ResponseHandler", transport: asyncio.Transport, keeps: bool) -> None:
@@ -178,7 +182,7 @@ class _Exchanges(asyncio.Protocol):
         self._transport = transport
         self._received: Received | None = None
         self._error: Exception | None = None
-        # These three events go to aiohttp as they are.
+        # These three events are passed to aiohttp unchanged.
         self.eof_received = handler.eof_received  # type: ignore[method-assign] # for this object only
         self.pause_writing = handler.pause_writing  # type: ignore[method-assign] # likewise
         self.resume_writing = handler.resume_writing  # type: ignore[method-assign] # likewise
@@ -218,8 +222,7 @@ def _is_readable(transport: asyncio.Transport) -> bool:
 
 
 class _Resolver(AbstractResolver):
-    """Looks up names in threads of its own, because other parts of the process need the threads of
-    the event loop."""
+    """Looks up host names in its own threads, because other parts of the process need the threads of the event loop."""
 
     def __init__(self, look_ups: LookUps) -> None:
         self._look_ups = look_ups
@@ -237,11 +240,11 @@ class _Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Do nothing: each look-up ends on its own."""
+        """Do nothing, because each look-up ends on its own."""
 
 
 async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Replace the errors after which aiohttp repeats a GET. The callers decide about retries."""
+    """Replace the errors after which aiohttp would retry a GET. The callers decide about retries."""
     try:
         return await handler(request)
     except aiohttp.ClientConnectionError as error:
@@ -251,7 +254,7 @@ async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
 
 
 def _final(error: Exception) -> Exception:
-    """Return `error`, or another error in place of an error after which aiohttp repeats a GET."""
+    """Return `error`, or another error if aiohttp would retry a GET after `error`."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return error
     is_repeated = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)

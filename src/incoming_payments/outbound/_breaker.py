@@ -17,13 +17,13 @@ class Breaker:
     """Stop sending to a server that does not answer. Times are seconds of a monotonic clock.
 
     After `limits.BREAKER_FAILURES_MAX` failures in a row, one caller probes the server. If the probe fails, requests
-    pause for `limits.BREAKER_OPEN_S_MIN` seconds, until the next probe. Only trials are sent in a pause. The pause
-    doubles with each failed probe, to `limits.BREAKER_OPEN_S_MAX` at most. Any answer of the server ends the pause.
+    pause for `limits.BREAKER_OPEN_S_MIN` seconds, until the next probe. Only trials are sent during a pause. The pause
+    doubles with each failed probe, up to `limits.BREAKER_OPEN_S_MAX`. Any answer of the server ends the pause.
 
-    A client chooses the content of its requests, and a server may fail to answer some content. So requests of clients
-    only raise the suspicion, and a probe with content of its own decides. A server may also fail to answer the probe,
-    because it does not know the content. So a trial may take the place of a probe: a request that the server has
-    answered before. Probes and trials take separate turns, so that a stranger who causes probes cannot delay a trial.
+    A client chooses the content of its requests, and a server may fail to answer some content. So a failed request of a
+    client is only a reason to probe, and a probe with content of its own decides. A server may also fail to answer the
+    probe, because it does not know the content. So a trial, a request that the server has answered before, may replace
+    a probe. Probes and trials take separate turns, so that an attacker that causes probes cannot delay a trial.
     """
 
     def __init__(self) -> None:
@@ -39,13 +39,13 @@ class Breaker:
         self._trial_at = -math.inf
 
     def takes_probe(self, now: float) -> bool:
-        """Return whether the caller has to probe the server, before it sends its request."""
+        """Return whether the caller must probe the server before it sends its request."""
         if self._failures < BREAKER_FAILURES_MAX:
             return False
         with self._lock:
             if now < self._probe_at:
                 return False
-            self._probe_at = now + self._open_s  # the other callers do not probe meanwhile
+            self._probe_at = now + self._open_s  # the other callers do not probe in the meantime
             return True
 
     def takes_trial(self, now: float, deadline: float) -> bool:
@@ -55,7 +55,7 @@ class Breaker:
         with self._lock:
             if now < self._trial_at:
                 return False
-            self._trial_at = deadline + self._open_s  # meanwhile, the other callers probe
+            self._trial_at = deadline + self._open_s  # the other callers probe in the meantime
             return True
 
     def wait_s(self, now: float) -> float:
@@ -72,7 +72,7 @@ class Breaker:
     def failed(self, begin_s: float) -> None:
         """Record that the server did not answer a request that began at `begin_s`.
 
-        This is no failure if the server has answered another request since then.
+        This is not a failure if the server has answered another request since then.
         """
         with self._lock:
             self._failures += begin_s >= self._answered_at
@@ -94,7 +94,10 @@ class SingleFlight(Generic[T]):
         self._flights: dict[Hashable, Future[T]] = {}
 
     def run(self, key: Hashable, work: Callable[[], T], *, timeout_s: float) -> T:
-        """Return the result of `work`, or of the call of `key` in flight. All its callers get its `PortUnavailable`."""
+        """Return the result of `work`, or of the work in flight for the same `key`.
+
+        If it raises `PortUnavailable`, all callers get that error.
+        """
         with self._lock:
             flight = self._flights.get(key)
             mine: Future[T] = Future()
@@ -109,7 +112,7 @@ class SingleFlight(Generic[T]):
             raise
         except BaseException:
             self._end(key).set_exception(
-                PortUnavailable("the thread that was to get this answer for several requests was stopped")
+                PortUnavailable("the thread that fetched this answer was stopped: repeat the request")
             )
             raise
         self._end(key).set_result(result)
@@ -121,13 +124,16 @@ class SingleFlight(Generic[T]):
 
 
 class AsyncSingleFlight(Generic[T]):
-    """Let tasks that need the same result wait for the first task. If it is cancelled, another task does the work."""
+    """Let tasks that need the same result wait for the first task.
+
+    If the first task is cancelled, another task does the work.
+    """
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, asyncio.Future[T | None]] = {}
 
     async def run(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `work`, which is not `None`, or of the call of `key` in flight.
+        """Return the result of `work`, which is not `None`, or of the work in flight for the same `key`.
 
         All callers get the exception of the work.
         """
@@ -148,7 +154,7 @@ class AsyncSingleFlight(Generic[T]):
             mine.set_result(result)
             return result
         finally:
-            if not mine.done():  # this task is cancelled: the first task that waits does the work
+            if not mine.done():  # this task is cancelled, so the first waiting task does the work
                 mine.set_result(None)
             if self._flights.get(key) is mine:
                 del self._flights[key]

@@ -1,8 +1,9 @@
 """A bounded cache of JSON documents of other services, and its fetches over HTTP, sync and async.
 
-The cache decides, and `Fetcher` and `AsyncFetcher` only wait. For each URL, at most one fetch is in flight, and at most
-one starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. The number of fetches of unknown documents in flight is
-limited, and so is the number of fetches from one parent domain. A fetch that fails leaves the known document in use.
+The cache makes all decisions, and `Fetcher` and `AsyncFetcher` only wait. For each URL, at most one fetch is in flight,
+and at most one starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. The number of fetches in flight for documents that
+are not cached is limited, and so is the number of fetches from one parent domain. After a failed fetch, the cached
+document stays in use.
 """
 
 import asyncio
@@ -48,8 +49,8 @@ _SPECIAL: Final = tuple(
 def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Return whether `address` is an ordinary address of the public internet.
 
-    Private, loopback, link-local, multicast and reserved addresses are not. Neither are IPv6 addresses that stand for
-    an IPv4 address: mapped, 6to4, Teredo and NAT64.
+    Private, loopback, link-local, multicast and reserved addresses are not. IPv6 addresses that stand for an IPv4
+    address (mapped, 6to4, Teredo and NAT64) are not ordinary either.
 
     >>> from ipaddress import ip_address
     >>> [is_public(ip_address(text)) for text in ("9.9.9.9", "2620:fe::9", "10.0.0.1", "::ffff:9.9.9.9")]
@@ -86,14 +87,14 @@ class Entry(Generic[T]):
 
 @frozen(eq=False)
 class Documents(Generic[T]):
-    """The cache. Threads may share it.
+    """The cache. Threads may share a cache.
 
     `read(url, answer, known)` returns the document in the answer of `url`, or `None` if there is none; `known` is the
-    last document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not
-    known now. A document is fetched again after `max_age_s` seconds of `clock`. At most `first_max` fetches of
+    cached document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not
+    available now. A document is fetched again after `max_age_s` seconds of `clock`. At most `first_max` fetches of
     unknown documents are in flight. `of_domain_max` is the share of each parent domain in these fetches, and in the
-    fetches of known documents. See `exceeds_share`. There are no more fetches of known documents than the cache has
-    documents.
+    fetches of known documents. See `exceeds_share`. The number of documents in the cache also limits the fetches of
+    cached documents.
     """
 
     read: Callable[[str, HttpAnswer, T | None], T | None]
@@ -113,8 +114,9 @@ class Documents(Generic[T]):
         """Return the entry of `url`, the fetch to wait for, if any, and whether the caller has to do that fetch.
 
         A fetch is due when the document is unknown, too old or not sufficient, unless the last fetch was just now.
-        While too many others are fetched, a known document stays in use as after a failed fetch, and the next call may
-        begin the fetch. Raises `unavailable` if no known document is of use. The cache does not change then.
+        While too many other documents are fetched, a cached document stays in use as after a failed fetch, and the next
+        call may begin the fetch. Raises `unavailable` if no cached document can be used. In that case, the cache does
+        not change.
         """
         with self._lock:
             now = self.clock()
@@ -157,7 +159,7 @@ class Documents(Generic[T]):
             log_event(logger, logging.WARNING, LogEvent.DOCUMENT_REFRESH_FAILED, text, age_s, failure)
 
     def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
-        """Return the document, or `None` if there is none. Raises `unavailable` when the document is not known now."""
+        """Return the document, or `None` if there is none. Raises `unavailable` when it is not available now."""
         with self._lock:
             if entry.failure is None or self._is_of_use(entry, suffices):
                 return entry.document
@@ -168,7 +170,7 @@ class Documents(Generic[T]):
         return self.unavailable(f"another thread or event loop is still fetching {url}")
 
     def _is_of_use(self, entry: Entry[T], suffices: Callable[[T], bool]) -> bool:
-        """Return whether the known document may stay in use when no fetch succeeds."""
+        """Return whether the cached document may stay in use when no fetch succeeds."""
         age_s = self.clock() - entry.fetched_at
         is_of_use = age_s <= self.max_age_s + DOCUMENT_STALE_S_MAX
         return is_of_use and entry.document is not None and suffices(entry.document)
@@ -179,7 +181,7 @@ class Documents(Generic[T]):
     def _refusal(self, entry: Entry[T]) -> str | None:
         """Return why no fetch of `entry` may begin now."""
         others, domain = self._in_flight(entry).values(), _domain(entry.url)
-        text = f"{entry.url} is not fetched: too many other documents"
+        text = f"{entry.url} is not fetched now, because too many other documents"
         if entry.document is None and len(others) >= self.first_max:
             return f"{text} are being fetched"
         if exceeds_share(domain, others, most=self.first_max, of_domain=self.of_domain_max):
@@ -189,7 +191,7 @@ class Documents(Generic[T]):
     def _keep(self, entry: Entry[T]) -> None:
         """Make `entry` the most recently used one. A full cache first drops an entry without a document.
 
-        It drops an entry with a fetch in flight last, because a second fetch of that URL could begin.
+        It drops an entry with a fetch in flight last, because then a second fetch of that URL could begin.
         """
         self._entries.pop(entry.url, None)
         if len(self._entries) >= DOCUMENTS_MAX:
@@ -203,7 +205,7 @@ def _domain(url: str) -> str:
     return parent_domain(urlsplit(url).hostname or "")
 
 
-_INTERRUPTED: Final = HttpFailed("the fetch was interrupted")
+_INTERRUPTED: Final = HttpFailed("the fetch was interrupted: try again")
 _SLACK_S: Final = 1.0  # a fetch in flight ends on its own, unless its thread or loop has stopped
 
 
@@ -302,7 +304,7 @@ class AsyncFetcher(_Fetcher[T]):
         self._documents.end(entry, flight, outcome)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
-        """Forget a task that has ended. Wake its callers if the task was interrupted, even by the end of its loop."""
+        """Forget a task that has ended. If it was interrupted, even by the end of its loop, wake its callers."""
         entry, flight = self._work.pop(task)
         if not flight.done():
             self._documents.end(entry, flight, _INTERRUPTED)

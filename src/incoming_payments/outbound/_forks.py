@@ -1,7 +1,8 @@
 """Clear the state of clients in the child process of a fork.
 
 A fork copies the connections of the parent, but none of its threads. Two processes on one connection would get each
-other's answers. The child would also wait for ever for a lock, a look-up or a request of a thread of the parent.
+other's answers. The child would also wait for ever for a lock, a look-up or a request that belongs to a thread of the
+parent.
 """
 
 import os

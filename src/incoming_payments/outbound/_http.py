@@ -11,9 +11,9 @@ request.
 HTTP/1.1 matches answers to requests only by their order on a connection. So a connection carries another request only
 if exactly one final, well-formed answer arrived on it for each request. `Received` compares all bytes with the grammar
 of RFC 9112, because http.client and aiohttp also take malformed answers. An interim response, a byte after the answer,
-or a byte while the connection is idle closes it too. The check for such a byte comes directly before the request is
-written. A server that sends an unsolicited answer in the short time between the check and the arrival of the request
-cannot be told from a server that answers quickly.
+or a byte while the connection is idle also closes the connection. The check for such a byte comes directly before the
+request is written. If a server sends an unsolicited answer in the short time between the check and the arrival of the
+request, it looks like a fast server.
 """
 
 import errno
@@ -38,16 +38,17 @@ from incoming_payments.limits import (
     LOOK_UPS_OF_DOMAIN_MAX,
 )
 
-CONNECTIONS_DEFAULT: Final = 32  # connections of one client to one host, in use or kept
+CONNECTIONS_DEFAULT: Final = 32  # connections of one client to one host, in use or idle
 _ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of 64 KB from the server
-HOSTS_MAX: Final = 64  # hosts to which a sync client keeps connections
+HOSTS_MAX: Final = 64  # hosts to which a sync client keeps idle connections
 
 # RFC 9112 §4 and §5: a final status line and the fields. Some servers leave out the space before an empty reason.
 _TEXT: Final = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"
 _HEAD: Final = re.compile(
     rb"HTTP/1\.1 ([2-5][0-9]{2})(?: " + _TEXT + rb")?\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]++:" + _TEXT + rb"\r\n)*+)\r\n"
 )
-_NO_BODY: Final = (b"204", b"304")  # RFC 9112 §6.3: these have no body, whatever their header fields say
+# RFC 9112 §6.3: responses with these statuses have no body, even if their header fields announce one.
+_NO_BODY: Final = (b"204", b"304")
 _FRAMING: Final = re.compile(rb"(?im)^(content-length|transfer-encoding):(.*)\r$")
 # The end of response headers, and the beginning of a final response, in all spellings that the HTTP libraries take
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
@@ -67,7 +68,7 @@ class HttpAnswer:
 
 
 class HttpFailed(PortUnavailable):
-    """A server gave no usable answer: no connection, too late, too large, or no HTTP.
+    """A server gave no usable answer: the connection failed, or the answer was too late, too large or not HTTP.
 
     `is_connection` is true when the connection failed before any byte of an answer, so that a retry may help.
     """
@@ -78,7 +79,7 @@ class HttpFailed(PortUnavailable):
 
 
 class AnswerTooLarge(HttpFailed):
-    """The server answered with more bytes than the limit."""
+    """The server sent more bytes than the limit."""
 
 
 class AddressRefused(OSError):
@@ -86,7 +87,7 @@ class AddressRefused(OSError):
 
 
 def any_address(_: IPv4Address | IPv6Address) -> bool:
-    """Return `True`: connect to any address, for servers that the operator names."""
+    """Return `True`, to connect to any address. This is for servers that the operator names."""
     return True
 
 
@@ -131,13 +132,13 @@ class Received:
         self._bytes += data
         while not self._is_final and (blank := _BLANK_LINE.search(self._bytes, begin)):
             self._is_final = _FINAL.match(self._bytes, self._head_at) is not None
-            self._interim += not self._is_final  # malformed interim responses count too
+            self._interim += not self._is_final  # this also counts malformed interim responses
             self._head_at = begin = blank.end()
         if self._interim > INTERIM_RESPONSES_MAX:
             raise ValueError(f"the server sent more than {INTERIM_RESPONSES_MAX} interim responses")
 
     def is_one_answer(self) -> bool:
-        """Return whether the bytes are exactly one final, well-formed answer, which all readers end at one place.
+        """Return whether the bytes are exactly one final, well-formed answer, of which every reader finds the same end.
 
         RFC 9112 §6: either the answer has its length, or it is chunked. Chunk extensions and trailers are legal, but
         rare and read in several ways, so an answer with them does not count.
@@ -167,7 +168,7 @@ def _are_chunks(data: bytearray, at: int) -> bool:
 def parent_domain(host: str) -> str:
     """Return the last two labels of `host`: the owner of a domain can make any number of names below it.
 
-    The names below a public suffix of two labels count as one domain. No list of these suffixes is needed. All IP
+    The names below a public suffix of two labels count as one domain. So no list of these suffixes is needed. All IP
     addresses count as one domain too, because anyone can name any number of addresses that do not answer. The last
     label of a domain name never begins with a digit (RFC 3696 §2).
 
@@ -181,11 +182,12 @@ def parent_domain(host: str) -> str:
 
 
 def exceeds_share(domain: str, in_progress: Collection[str], *, most: int, of_domain: int) -> bool:
-    """Return whether `domain` uses its share of at most `most` pieces of work. `in_progress` has the domain of each.
+    """Return whether `domain` already uses its share of the `most` tasks.
 
-    Work for any domain may fill the first half, because honest clients share a domain too, at a wallet provider or
-    below `co.uk`, and a new process meets many of them at once. In the second half, each domain has at most
-    `of_domain`. So with 128 and 2, the slow servers of an attacker keep others out only if they have 33 domains.
+    `in_progress` has the domain of each task in progress. Tasks for one domain may fill the first half, because honest
+    clients share a domain too, at a wallet provider or below `co.uk`, and a new process meets many of them at once. In
+    the second half, each domain has at most `of_domain` tasks. So with `most` 128 and `of_domain` 2, an attacker with
+    slow servers needs 33 domains to keep others out.
 
     >>> exceeds_share("a.example", ["a.example"] * 3, most=8, of_domain=1)
     False
@@ -196,12 +198,12 @@ def exceeds_share(domain: str, in_progress: Collection[str], *, most: int, of_do
 
 
 class LookUps:
-    """Looks up the addresses of names, each in a thread, because the look-up of the system has no timeout.
+    """Looks up the addresses of host names, each in its own thread, because the system's look-up has no timeout.
 
     A look-up counts until its thread ends: the resolver of the system may take half a minute to give up. So
     `limits.LOOK_UPS_MAX` and `limits.LOOK_UPS_OF_DOMAIN_MAX` bound the threads. See `exceeds_share`. A thread that
-    waits is cheap, and an attacker needs as many domains as for the fetches. Callers that look up the same name at the
-    same time share a thread.
+    waits is cheap, and an attacker needs as many domains as for the fetches. Callers that look up the same host name at
+    the same time share a thread.
     """
 
     def __init__(self) -> None:
@@ -219,7 +221,7 @@ class LookUps:
             started.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the look-up
         try:
             threading.Thread(target=self._look_up, args=key, daemon=True, name=f"look up {host}").start()
-        except RuntimeError as error:  # the system has no more threads
+        except RuntimeError as error:  # the system cannot start another thread
             self._end(key)
             raise OSError(errno.EAGAIN, str(error)) from error
         return started
@@ -234,7 +236,7 @@ class LookUps:
     def _look_up(self, host: str, port: int) -> None:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, ValueError) as error:  # ValueError: the name cannot be in the DNS
+        except (OSError, ValueError) as error:  # a ValueError means that the name cannot be in the DNS
             self._end((host, port)).set_exception(error)
         else:
             self._end((host, port)).set_result(found[:LOOK_UP_ADDRESSES_MAX])

@@ -1,4 +1,4 @@
-"""The checks of the settings that the clients share, and their HTTP clients, which need packages of an extra."""
+"""Check the settings that the clients share, and make their HTTP clients, which need packages of an extra."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,7 +39,10 @@ def open_async_http(**settings: Any) -> Any:
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """Let the error of an import within name the extra to install. It stays a `ModuleNotFoundError`."""
+    """Make the error of an import in this context name the extra to install.
+
+    The error is still a `ModuleNotFoundError`.
+    """
     try:
         yield
     except ModuleNotFoundError as error:

@@ -39,7 +39,7 @@ _TARGET: Final = ":path"  # a private name for the target, because urllib3 would
 
 
 class HttpClient:
-    """Send requests over kept connections, `connections` to one host at most. Close the client with `close`.
+    """Send requests over persistent connections, at most `connections` to one host. Close the client with `close`.
 
     `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
     it. Without `keeps`, no connection carries a second request. Threads may share a client.
@@ -59,7 +59,7 @@ class HttpClient:
         self._pools.pool_classes_by_scheme = _pool_classes(may_connect, bytes_max, keeps)
 
     def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:
-        """Return the answer to `request`. Raise `HttpFailed` when there is none after `timeout_s` seconds."""
+        """Return the answer to `request`. Raise `HttpFailed` if there is no answer within `timeout_s` seconds."""
         url, target = request.target_uri, request.target
         has_head = False
         try:
@@ -99,7 +99,7 @@ def _is_connection(error: Exception) -> bool:
 
 
 class _Deadline(urllib3.Timeout):
-    """A timeout with one deadline for the whole exchange: the wait for a connection, the headers and the body."""
+    """A timeout with one deadline for the whole exchange, from the wait for a connection to the end of the body."""
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class _Deadline(urllib3.Timeout):
 class _TimedReader(io.RawIOBase):
     """The bytes of one answer that arrive at a socket before its timeout, which begins now.
 
-    It also stands for the socket in `http.client.HTTPResponse`, which uses only `makefile`.
+    It also replaces the socket in `http.client.HTTPResponse`, which uses only `makefile`.
     """
 
     def __init__(self, sock: socket.socket, received: Received) -> None:
@@ -139,7 +139,7 @@ class _TimedReader(io.RawIOBase):
             self._sock.settimeout(0)
             return self._raw.readinto(buffer)
         left_s = self._deadline - time.monotonic()
-        if left_s <= 0:  # the timeout of a socket does not end reads that find bytes
+        if left_s <= 0:  # each read has a timeout of its own, so also check the time of the whole answer
             raise TimeoutError("timed out")
         self._sock.settimeout(left_s)
         count = self._raw.readinto(buffer)
@@ -151,7 +151,7 @@ class _TimedReader(io.RawIOBase):
         self._is_whole = True
 
     def shut_down(self) -> None:
-        """Shut the connection down. urllib3 sees this before it would use the connection again."""
+        """Shut the connection down. urllib3 notices this before it would use the connection again."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -174,7 +174,7 @@ class _Answer(io.BufferedReader):
         self.raw.end()
         try:
             return bool(self.peek(1))
-        except OSError:  # nothing arrived over TLS, or the connection has failed
+        except OSError:  # no bytes arrived over TLS, or the connection has failed
             return False
 
 
@@ -198,7 +198,7 @@ class _TimedResponse(http.client.HTTPResponse):
 def _pool_classes(
     may_connect: MayConnect, bytes_max: int, keeps_connections: bool
 ) -> dict[str, type[urllib3.HTTPConnectionPool]]:
-    """Return pools with connections that have a deadline, to addresses that `may_connect` allows."""
+    """Return pools whose connections have a deadline, and go only to addresses that `may_connect` allows."""
     look_ups = LookUps()
 
     class Response(_TimedResponse):
@@ -244,7 +244,7 @@ def _connect(look_up: "Future[list[Any]]", deadline: _Deadline, may_connect: May
             sock.settimeout(deadline.connect_timeout)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.connect(address)
-            sock.settimeout(deadline.connect_timeout)  # TLS has the rest of the time
+            sock.settimeout(deadline.connect_timeout)  # the TLS handshake has the rest of the time
         except OSError as error:
             failure = error
             if sock is not None:

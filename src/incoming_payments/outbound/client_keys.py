@@ -35,10 +35,10 @@ _MEMBERS: Final = ("kty", "crv", "alg", "kid", "x", "y", "n", "e")  # other memb
 
 
 class HttpClientKeys:
-    """A `ClientKeys` port that reads the key set of the client's wallet address. Threads may share it.
+    """A `ClientKeys` port that reads the key set of the client's wallet address. Threads may share a port.
 
     A key set is fetched again after `max_age_s` seconds, and when it lacks the key, but at most every
-    `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. While its server fails, the known keys stay in use for another
+    `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. While its server fails, the cached keys stay in use for another
     `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits one fetch. `tls` replaces the default context of TLS:
     restrict its key exchange as `docs/client-keys.md` says, because the server may be hostile. `clock` returns seconds
     and never goes back; change it only in tests. Close the port with `close`.
@@ -101,7 +101,10 @@ class AsyncHttpClientKeys:
         )
 
     async def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
-        """Return the public JWK of `client` with this `kid`. See `HttpClientKeys.find`."""
+        """Return the public JWK of `client` with this `kid`, or `None` if there is no such key.
+
+        See `HttpClientKeys.find`.
+        """
         url = _url(client, self._is_development)
         keys = None if url is None else await self._fetcher.look_up(url, lambda known: key_id in known)
         return (keys or {}).get(key_id)
@@ -132,10 +135,10 @@ def _url(client: ClientId, is_development: bool) -> str | None:
 
 
 def _read(_: str, answer: HttpAnswer, known: KeySet | None) -> KeySet | None:
-    """Return the good keys of a key set. The first key with a `kid` counts. RFC 7517 §5: ignore the others.
+    """Return the usable keys of a key set. RFC 7517 §5: ignore the other keys.
 
-    410 says that the key set was withdrawn for good (RFC 9110 §15.5.11), so the known keys are dropped. A 404 may be a
-    mistake during a deployment, so the known keys stay.
+    Of several keys with one `kid`, use the first. 410 says that the key set was withdrawn for good (RFC 9110 §15.5.11),
+    so the cached keys are dropped. A 404 may be a mistake during a deployment, so the cached keys stay.
     """
     if answer.status == _GONE or (answer.status == _NOT_FOUND and known is None):
         return None

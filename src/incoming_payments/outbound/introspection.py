@@ -38,8 +38,8 @@ T = TypeVar("T")
 
 _HEADERS: Final = (("Content-Type", "application/json"), ("Accept", "application/json"))
 _SIGNED: Final = ("@method", "@target-uri", "content-digest", "content-type")  # RFC 9635 §7.3.1
-_SETTING_SUSPECTED: Final = {301, 302, 303, 307, 308, 401, 403, 404, 405}  # answers to a wrong URL or identity
-_GATEWAY: Final = {502, 503, 504}  # the answers of a proxy in front of a server that does not answer
+_SETTING_SUSPECTED: Final = {301, 302, 303, 307, 308, 401, 403, 404, 405}  # answers to a wrong URL or wrong credentials
+_GATEWAY: Final = {502, 503, 504}  # the answers of a proxy whose server does not answer
 
 
 class _Introspector:
@@ -113,7 +113,7 @@ class _Introspector:
         self._reserved = open_client(connections=reserved) if reserved else self._shared
 
     def _http(self, query: TokenQuery) -> Any:
-        """Return the HTTP client for `query`. Random tokens of strangers never get a reserved connection."""
+        """Return the HTTP client for `query`. Random tokens of an attacker never get a reserved connection."""
         return self._reserved if self._active.get(query.token.digest) else self._shared
 
     def _attempt(self, query: TokenQuery, deadline: float) -> "_Attempt":
@@ -121,7 +121,7 @@ class _Introspector:
         return _Attempt(self._url, self._breaker, deadline, was_active=was_active)
 
     def _name(self, query: TokenQuery) -> Hashable:
-        """Return a name for the answer: queries with the same name get the same answer."""
+        """Return the key of the cached answer: queries with the same key get the same answer."""
         if self._dialect == "rafiki":
             return query.token.digest, query.action, query.wallet_address
         return query.token.digest
@@ -171,23 +171,25 @@ class HttpIntrospector(_Introspector):
 
     - `issuer` is the grant endpoint URL of the authorization server. The `iss` of each answer must be equal to it.
       The dialect `rfc9767` needs it.
-    - `audience` is the name of this service in the `aud` of an answer. A token for other services only is refused.
-    - `key` signs each request. `resource_server` is the name under which the authorization server knows this service;
-      without it, the request has the public key. The dialect `rfc9767` needs one of the two.
+    - `audience` is the name of this service in the `aud` of an answer. A token that is only for other services is
+      refused.
+    - `key` signs each request. `resource_server` is the name under which the authorization server knows this service.
+      Without this name, the request contains the public key. The dialect `rfc9767` needs one of the two.
     - `tls` replaces the default TLS context, for a private authority or a client certificate. `docs/client-keys.md`
       says how to restrict its key exchange.
     - `timeout_s` is the time for one introspection with its retries, at most `limits.INTROSPECTION_S_MAX`.
     - `connections` is the number of connections to the authorization server. Half of them are reserved for tokens that
-      were active when they were last introspected, so that strangers with random tokens cannot occupy all of them.
+      were active when they were last introspected, so that an attacker with random tokens cannot occupy all of them.
     - `cache_s` is the time for which an active token is remembered, at most `limits.INTROSPECTION_CACHE_S_MAX` seconds
       and never beyond its `exp`. A revoked token stays usable for that long. 0 turns the cache off. `cache_tokens` is
-      its size.
+      the size of the cache.
 
     `introspect` raises `TokenRefused`, as `read_introspection` does, and `AuthorizationServerUnavailable`. Threads that
     need the same answer at the same time share one request. A failed connection is tried again at most
-    `limits.CLIENT_RETRIES_MAX` times. A server that fails repeatedly, also for a probe with a random token, gets no
-    requests for some time, at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError` for a wrong
-    setting. In a child process after a fork, the introspector has an empty state. Close it with `close`.
+    `limits.CLIENT_RETRIES_MAX` times. If a server fails repeatedly, and then also for a probe with a random token, the
+    introspector sends it no requests for some time, at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises
+    `ConfigurationError` for a wrong setting. In a child process after a fork, the introspector has an empty state.
+    Close it with `close`.
     """
 
     async_class = "AsyncHttpIntrospector"
@@ -238,7 +240,7 @@ class AsyncHttpIntrospector(_Introspector):
     async def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
         attempt = self._attempt(query, deadline)
         if attempt.must_probe:
-            # All callers wait for the result of the probe, so it goes on when this caller is cancelled.
+            # All callers wait for the result of the probe, so the probe continues when this caller is cancelled.
             self._probing = asyncio.create_task(self._probe(attempt))
             if (outage := await asyncio.shield(self._probing)) is not None:
                 raise outage
@@ -280,7 +282,7 @@ class _Attempt:
         is_trial = was_active and breaker.takes_trial(self._begin_s, deadline)
         self.must_probe = not is_trial and breaker.takes_probe(self._begin_s)
         if not (is_trial or self.must_probe) and (wait_s := breaker.wait_s(self._begin_s)):
-            raise self._outage(f"failed repeatedly: no request is sent to it for {wait_s:.1f} s")
+            raise self._outage(f"failed repeatedly, so no request is sent to it for {wait_s:.1f} s")
 
     def left_s(self) -> float:
         return self._deadline - time.monotonic()
@@ -290,7 +292,8 @@ class _Attempt:
         pause_s = random.uniform(0, CLIENT_RETRY_S_MAX * 2**self._retries)  # noqa: S311 - it protects no secret
         self._retries += 1
         if not error.is_connection or self._retries > CLIENT_RETRIES_MAX or self.left_s() <= pause_s:
-            if not isinstance(error, AnswerTooLarge):  # otherwise one large grant could open the breaker for all
+            # Without this rule, one large grant could open the breaker for all clients.
+            if not isinstance(error, AnswerTooLarge):
                 self._breaker.failed(self._begin_s)
             raise AuthorizationServerUnavailable(error.description) from error
         return pause_s
@@ -298,12 +301,12 @@ class _Attempt:
     def cancelled(self) -> None:
         """Record that the caller did not wait for the answer.
 
-        Without this record, a host with a shorter timeout would never stop calling a server that does not answer.
+        Without this record, a host with a shorter timeout would call a server that does not answer again and again.
         """
         self._breaker.failed(self._begin_s)
 
     def probed(self, answer: HttpAnswer) -> None:
-        """Take the answer to the probe. Any answer of the server itself is enough."""
+        """Process the answer to the probe. Any answer of the server itself shows that it works."""
         if answer.status in _GATEWAY:
             raise HttpFailed(f"it answered {answer.status}")
         self._breaker.succeeded(time.monotonic())
@@ -329,7 +332,7 @@ class _Attempt:
 
 
 def _probe() -> TokenQuery:
-    """Return a query for a token that no client can know. A healthy server answers that it is not active."""
+    """Return a query for a token that no client can know. A healthy server answers that the token is not active."""
     return TokenQuery(AccessToken(secrets.token_urlsafe(32)), Action.READ)
 
 
@@ -345,7 +348,7 @@ def _error_code(body: bytes) -> str:
 
 
 class _Recent(Generic[T]):
-    """The `size` entries that were put in last. Threads may share it."""
+    """A cache of the `size` entries that were put in last. Threads may share a cache."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -38,16 +38,16 @@ _OF_OWN_DOMAIN: Final = DOCUMENTS_MAX  # no limit: all fetches go to the hosts o
 
 
 class HttpWalletAddresses:
-    """A `WalletAddresses` port that reads the documents of wallet addresses. Threads may share it.
+    """A `WalletAddresses` port that reads the documents of wallet addresses. Threads may share a port.
 
-    `base_urls` are the URLs below which the wallet addresses of this ASE lie. A wallet address elsewhere, with a query,
-    or with a path that servers read in several ways, is not hosted here, and causes no fetch. The other arguments are
-    the same as in `HttpClientKeys`. Set `allow_private` also if the service for wallet addresses has a private IP
-    address. Close the port with `close`.
+    `base_urls` are the URLs below which the wallet addresses of this ASE lie. A wallet address is not hosted here if it
+    is not below one of these URLs, has a query, or has a path that servers read in several ways. Such a wallet address
+    causes no fetch. The other arguments are the same as in `HttpClientKeys`. Set `allow_private` also if the service
+    for wallet addresses has a private IP address. Close the port with `close`.
 
-    A wallet address is inactive if its document has `"active": false`, or the answer is 410. It is unknown if the
-    answer is 404. Raises `ConfigurationError` for no base URL, or for http without `allow_private`, and `InvalidValue`
-    for a base URL that is not a URL.
+    A wallet address is inactive if its document has `"active": false`, or the answer is 410. A wallet address is
+    unknown if the answer is 404. Raises `ConfigurationError` if `base_urls` is empty, or has an http URL without
+    `allow_private`. Raises `InvalidValue` if a base URL is not a URL.
     """
 
     async_class = "AsyncHttpWalletAddresses"
@@ -137,7 +137,7 @@ def _suffices(_: Found) -> bool:
 
 
 def _read(url: str, answer: HttpAnswer, _: Found | None) -> Found | None:
-    """Return the wallet address in an answer. Its `publicName` and `resourceServer` are for clients."""
+    """Return the wallet address in an answer. The `publicName` and `resourceServer` of the document are for clients."""
     if answer.status == 404:
         return None
     url = wallet_address_url(url)

@@ -72,8 +72,8 @@ Proposal = ProposedPayment | ProposedCredit
 class ApprovalPort(Protocol):
     """The rules of the host for create requests of clients, and for packets.
 
-    Each method returns an `Approval`, or raises `PolicyRefused` with the words for the client or the sender. Any other
-    exception, any other answer and a late answer count as an outage, and never as an approval.
+    Each method returns an `Approval`, or raises `PolicyRefused` with a description for the client or the sender. Any
+    other exception, any other answer and a late answer count as an outage, and never as an approval.
     """
 
     def approve_payment(self, proposed: ProposedPayment) -> Approval:
@@ -84,7 +84,7 @@ class ApprovalPort(Protocol):
 
 
 class AsyncApprovalPort(Protocol):
-    """`ApprovalPort` with `async def` methods, which are cancelled at the bound."""
+    """`ApprovalPort` with `async def` methods, which are cancelled at the timeout."""
 
     async def approve_payment(self, proposed: ProposedPayment) -> Approval: ...
     async def approve_credit(self, proposed: ProposedCredit) -> Approval: ...

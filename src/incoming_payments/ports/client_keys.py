@@ -14,8 +14,8 @@ class ClientKeys(Protocol):
     def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
         """Return the public JWK of `client` with the `kid` `key_id`, or `None` if `client` has no such key.
 
-        A request names `key_id`, so return only a key that `client` itself vouches for. This is called after the token
-        was accepted. Raise `ClientKeysUnavailable` when the keys of the client are not known now.
+        A request names `key_id`, so return only a key that `client` itself vouches for. The service calls this method
+        after it has accepted the token. Raise `ClientKeysUnavailable` when the keys of the client are not known now.
         """
 
 

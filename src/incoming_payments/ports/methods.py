@@ -15,7 +15,8 @@ class MethodAllocator(Protocol):
     def allocate(self, payment: IncomingPayment) -> Sequence[IlpPaymentMethod]:
         """Return the methods by which `payment` can be paid.
 
-        Always return the same methods for the same payment: this is called for each request that returns the payment.
+        Always return the same methods for the same payment, because each request that returns the payment calls this
+        method.
         """
 
 

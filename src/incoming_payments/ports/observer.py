@@ -9,7 +9,7 @@ from attrs import frozen
 class RequestAnswered:
     """An HTTP request got its response.
 
-    `method` is `_OTHER` for an unknown one. `route` is the path below the base URL, with `{id}` for the id of a
+    `method` is `_OTHER` for an unknown method. `route` is the path below the base URL, with `{id}` for the id of a
     payment, or `""` if there is no such path. `outcome` is `ok`, or the code of the refusal or the failure.
     """
 
@@ -57,11 +57,14 @@ Observation = RequestAnswered | PacketAnswered | CreditDecided | TokenIntrospect
 
 
 class Observer(Protocol):
-    """A receiver of observations, for metrics. `incoming_payments.observers` has two.
+    """A receiver of observations, for metrics. `incoming_payments.observers` has two such receivers.
 
     It is called in the thread of the request or of the store, so it must be thread-safe and fast, and must not call the
     service. An exception is logged and breaks nothing.
     """
 
     def observe(self, observation: Observation) -> None:
-        """Take note of `observation`. Its texts come from small sets of values, fit for labels, and hold no secret."""
+        """Take note of `observation`.
+
+        Its texts come from small sets of values, which are fit for labels, and hold no secret.
+        """

@@ -22,8 +22,8 @@ class Quotas(Protocol):
     def reserve(self, client: ClientId, id: PaymentId) -> Sequence[PaymentId]:
         """Count `id`, a new unpaid payment of `client`, and return `()`.
 
-        If that exceeds the quota, change nothing, and return the unpaid payments that are counted, oldest first and at
-        most `limits.QUOTA_UNPAID_MAX`. The service releases payments that are no longer unpaid, and tries again.
+        If `id` would exceed the quota, change nothing, and return the counted unpaid payments, oldest first and at most
+        `limits.QUOTA_UNPAID_MAX`. The service releases payments that are no longer unpaid, and tries again.
         """
 
     def release(self, client: ClientId, id: PaymentId) -> None:

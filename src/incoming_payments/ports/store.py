@@ -29,15 +29,16 @@ class PaymentStore(Protocol):
         """Store a new payment with its events and `decision.keyed`, if there is one, in one transaction.
 
         Return `None`. If the store has a record with the client and the key of `decision.keyed`, return that record and
-        store nothing. But replace a record if its `until` is before the `created_at` of the new payment. While another
-        transaction inserts a payment under the key, wait for its end. Otherwise raise `PaymentExists` when a payment
-        with this id exists.
+        store nothing. If the `until` of that record is before the `created_at` of the new payment, replace the record
+        instead. While another transaction inserts a payment under the key, wait until that transaction ends. If there
+        is no such record, and a payment with this id exists, raise `PaymentExists`.
         """
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Return the record that `insert` stored for this client and key, or `None`.
 
-        Return `None` when its `until` is before `now`. The payment of a returned record can be loaded at once.
+        Return `None` when the `until` of the record is before `now`. The payment of a returned record can be loaded at
+        once.
         """
 
     def load(self, id: PaymentId) -> IncomingPayment:
@@ -65,8 +66,8 @@ class PaymentStore(Protocol):
     def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
         """Return the page that `query` describes, newest first. `query.page_of(all_payments)` is the right answer.
 
-        Find the place in the list by an index, so that every page of a wallet address, and of one client at a wallet
-        address, costs the same. Never count rows from the start of the list.
+        Find the place in the list by an index, so that all pages of a wallet address, and of one client at a wallet
+        address, take the same time. Never count rows from the start of the list.
         """
 
 

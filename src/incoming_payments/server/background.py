@@ -42,7 +42,7 @@ def with_tasks(application: Application, *tasks: Task) -> Application:
 
 
 def beating(beat: Callable[[], None]) -> Task:
-    """Return a task that calls `beat` once a second. It cannot do so while the event loop hangs."""
+    """Return a task that calls `beat` once a second. The task cannot call it while the event loop hangs."""
 
     async def run() -> None:
         while True:
@@ -55,8 +55,8 @@ def beating(beat: Callable[[], None]) -> Task:
 def sweeping(service: AsyncIncomingPayments) -> Task:
     """Return a task that writes the `expired` events. Several processes may do so: no event is written twice.
 
-    A random pause lets the processes take turns. After a full sweep the pause is as long as the sweep, so that other
-    updates have at least half of the time of the disk.
+    A random pause lets the processes take turns. After a full sweep, the pause is as long as the sweep, so that other
+    updates can use the disk for at least half of the time.
     """
 
     async def run() -> None:

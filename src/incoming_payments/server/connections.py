@@ -46,7 +46,7 @@ class Connections:
                 self.client_keys = AsyncHttpClientKeys(allow_private=server.allow_private_clients)
 
     def wallet_addresses(self, service: WalletAddressesTable) -> AsyncHttpWalletAddresses:
-        """Return the port for `service`. Each value of the settings has one port, so that a reload keeps its cache.
+        """Return the port for `service`. The same settings get the same port, so that a reload keeps its cache.
 
         A request in flight may still use the port of old settings, so all of them stay open until `aclose`.
         """

@@ -1,4 +1,4 @@
-"""The health endpoints of `serve`, at fixed paths outside the base URL. Their responses reveal nothing else."""
+"""The health endpoints of `serve`, at fixed paths outside the base URL. The responses reveal only the status."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final

@@ -32,8 +32,8 @@ def init(folder: Path, port: int, introspection: str | None = None, dialect: Dia
     `introspection` is the introspection endpoint of the authorization server, with `rfc9767` as its default dialect.
     Without it, the service has a token for development.
 
-    Raises `ConfigurationError` when the port is out of range, the endpoint is no URL, there is a dialect without an
-    endpoint, a file exists, or a file cannot be written. Then no new file remains.
+    Raises `ConfigurationError` when the port is out of range, the endpoint is not a URL, a dialect is given without an
+    endpoint, a file exists, or a file cannot be written. In each case, no new file remains.
     """
     if not 1 <= port <= PORT_MAX:
         raise ConfigurationError(f"--port must be from 1 to {PORT_MAX}, not {port}", setting="port")

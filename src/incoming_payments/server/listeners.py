@@ -24,13 +24,13 @@ _ERRORS: Final = {  # the setting at fault, and the change to make
 def open_listeners(host: str, port: int, count: int = 1) -> Iterator[list[socket.socket]]:
     """Listen on `host` and `port` with a socket for each of `count` processes, and close them at the end.
 
-    Open the sockets before the database, so that a wrong address creates no file. They survive a process that is
-    killed, so connections that it has not accepted wait for its successor.
+    Open the sockets before the database, so that a wrong address creates no file. The sockets survive a process that is
+    killed, so connections that this process has not accepted wait for its successor.
 
     Linux gives all sockets about the same number of connections. With one socket, the first process that wakes up
     accepts most of a burst. Other systems do not share connections between sockets, so all processes share one socket.
 
-    Raises `ConfigurationError` when `host` and `port` cannot be listened on.
+    Raises `ConfigurationError` when the service cannot listen on `host` and `port`.
     """
     with ExitStack() as opened:
         first = opened.enter_context(_listener(host, port))
@@ -50,11 +50,13 @@ def _listener(host: str, port: int, *, is_shared: bool = False) -> socket.socket
             (host, port), family=family, backlog=BACKLOG_CONNECTIONS_MAX, reuse_port=is_shared
         )
     except (OSError, UnicodeError) as error:  # a UnicodeError means an impossible host name
-        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]  # the rest repeats the address
+        # The rest of the text repeats the address.
+        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
         name, how = _ERRORS.get(getattr(error, "errno", None) or 0, _HOST_ERROR)
         text = f"{name}: cannot listen on {host} port {port}: {why}; {how}"
         raise ConfigurationError(text, setting=name) from None
-    # Accepted sockets inherit this. uvicorn writes headers and body apart, so without this option a response can wait
-    # 40 ms for the client's acknowledgement. asyncio sets it only for sockets that were made with a protocol number.
+    # Accepted sockets inherit this option. uvicorn writes headers and body separately, so without this option a
+    # response can wait 40 ms for the client's acknowledgement. asyncio sets the option only for sockets that were made
+    # with a protocol number.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

@@ -16,7 +16,8 @@ class LineLimitFilter(logging.Filter):
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._places: dict[tuple[str, int], LineLimit] = {}  # bounded: one for each logging call in the code
+        # Bounded, because there is one entry for each logging call in the code.
+        self._places: dict[tuple[str, int], LineLimit] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write `record`."""

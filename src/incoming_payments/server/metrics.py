@@ -53,7 +53,8 @@ class Metrics:
     def serve(self, worker: int) -> None:
         """Serve the metrics in a thread. Worker 0 uses `metrics_port`, worker 1 the next port, and so on.
 
-        If another program has taken the port since `of`, the log has the error, and this process has no metrics.
+        If another program has taken the port since `of` checked it, the error is logged, and this process has no
+        metrics.
         """
         from prometheus_client import start_http_server
 
@@ -61,7 +62,7 @@ class Metrics:
         try:
             start_http_server(port, self._host, self._registry)
         except OSError as error:
-            text = "worker %d has no metrics, because it cannot listen on %s port %d: %s"
+            text = "worker %d has no metrics, because it cannot listen on %s port %d (%s): free the port, and restart"
             log_event(
                 logger, logging.ERROR, LogEvent.METRICS_UNAVAILABLE, text, worker, self._host, port, error.strerror
             )
@@ -74,6 +75,6 @@ def _check_free(host: str, port: int) -> None:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         socket.create_server(address[:2], family=family).close()
     except OSError as error:
-        why = str(error.strerror or error).partition(" (while")[0]  # the rest repeats the address
+        why = str(error.strerror or error).partition(" (while")[0]  # the rest of the text repeats the address
         how = "choose another port: the first worker uses this port, and each other worker uses the next one"
         raise ConfigurationError(f"{_NAME}: cannot listen on {host} port {port}: {why}; {how}", setting=_NAME) from None

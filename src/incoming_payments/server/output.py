@@ -1,4 +1,7 @@
-"""The output and the log of `serve`. If neither a disk nor a reader takes a line, the service goes on without it."""
+"""The output and the log of `serve`.
+
+If a line cannot be written, because the disk is full or the reader has gone, the service continues without it.
+"""
 
 import atexit
 import json
@@ -16,7 +19,7 @@ LOG_FORMATS: Final[tuple[str, ...]] = get_args(LogFormat)
 
 
 def say(text: str, stream: TextIO) -> None:
-    """Write lines to the standard output or error, if it takes them."""
+    """Write lines to the standard output or error, and ignore a failure."""
     with suppress(OSError):
         print(text, file=stream, flush=True)
 
@@ -26,7 +29,7 @@ def log_to_stderr(form: LogFormat) -> None:
     handler = _Handler()
     handler.addFilter(LineLimitFilter())
     text = "%(asctime)s %(levelname)s %(name)s %(event)s: %(message)s"
-    lines = logging.Formatter(text, defaults={"event": "-"})  # lines of uvicorn have no event
+    lines = logging.Formatter(text, defaults={"event": "-"})  # log lines of uvicorn have no event
     handler.setFormatter(_JsonFormatter() if form == "json" else lines)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     atexit.register(_discard_unwritten)
@@ -58,10 +61,13 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _discard_unwritten() -> None:
-    """Discard output that was not written. Otherwise Python would try again, and end with an exit status of 120."""
+    """Discard output that was not written.
+
+    If it were kept, Python would try again to write it, and end with an exit status of 120.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
-            if stream is not None:  # a stream is `None` if it was closed at the start
+            if stream is not None:  # a stream is `None` if it was closed when the process started
                 stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""New settings for a service that runs: on SIGHUP, it reads its configuration again."""
+"""Reload the settings of a running service, which reads its configuration again on SIGHUP."""
 
 import logging
 import signal
@@ -26,7 +26,7 @@ class ReloadableApplication:
     """An ASGI application for the newest settings.
 
     `build` makes the application for settings. A request keeps the application with which it began, so a reload loses
-    no request. Raises what `build` raises.
+    no request. Raises the exceptions of `build`.
     """
 
     def __init__(self, settings: Settings, build: Callable[[Settings], Application]) -> None:
@@ -51,7 +51,7 @@ class ReloadableApplication:
     def reload(self) -> None:
         """Read the configuration again. Use its wallet addresses, tokens, secrets and peers for the next requests.
 
-        If the configuration or a file that it names is wrong, the old settings stay, and the log has the error. The log
+        If the configuration or a file that it names is wrong, the old settings stay, and the error is logged. The log
         also names the settings that have changed but need a restart.
         """
         old, path = self._settings, self._settings.path

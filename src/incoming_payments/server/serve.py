@@ -68,7 +68,7 @@ def serve(settings: Settings) -> int:
     signals = hangups()
     _check_database(settings.given.database)
     given = settings.given
-    connections = Connections(given)  # a wrong setting is an error before any file is created
+    connections = Connections(given)  # a wrong setting causes an error before any file is created
     with open_listeners(given.listen.host, given.listen.port, given.listen.workers) as listeners:
         metrics = Metrics.of(given.listen)
         observer = None if metrics is None else metrics.observer
@@ -95,8 +95,8 @@ def serve(settings: Settings) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
         _announce(settings)
-        # Garbage collection skips the loaded modules: this saves 10 to 17 ms a full collection (packets, p99), and the
-        # workers share the memory of these modules.
+        # Garbage collection skips the loaded modules. This saves 10 to 17 ms for each full collection (packets, p99),
+        # and the workers share the memory of these modules.
         gc.freeze()
         return run_workers(listeners, work, application.reload)
 
@@ -111,14 +111,15 @@ def exit_status(stops: Sequence[StoreStopped]) -> int:
 def http_config(application: Application) -> "uvicorn.Config":
     """Return the uvicorn configuration for `application`.
 
-    uvicorn's `limit_concurrency` is not set, because it counts idle connections too, and its response has another form
-    than our errors. The store refuses requests past `STORE_QUEUE_MAX`, and the proxy limits the connections of each
-    client.
+    uvicorn's `limit_concurrency` is not set, because it counts idle connections too, and its response differs from the
+    error format of this service. The store refuses requests past `STORE_QUEUE_MAX`, and the proxy limits the
+    connections of each client.
     """
     import uvicorn
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    # uvicorn's h11 protocol takes some 100 us more a packet, a quarter of the rate (nox -s bench -- packets).
+    # uvicorn's h11 protocol takes some 100 us more for each packet, which costs a quarter of the packets per second
+    # (nox -s bench -- packets).
     class Protocol(HttpToolsProtocol):
         # The bytes since the last end of a header section or part of a body: of header fields, trailer fields or chunk
         # extensions. uvicorn keeps fields in memory without a limit.
@@ -137,15 +138,16 @@ def http_config(application: Application) -> "uvicorn.Config":
             self._unfinished_bytes = 0
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            if len(self.headers) <= HEADERS_MAX:  # one field too many is enough for a refusal
+            if len(self.headers) <= HEADERS_MAX:  # the first field too many is enough for a refusal
                 super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
             super().on_headers_complete()
             self._unfinished_bytes = 0
-            self.headers = []  # RFC 9110 §6.5.1: a trailer field is no header field; uvicorn 0.54 adds it to the scope
+            # RFC 9110 §6.5.1: a trailer field is not a header field, but uvicorn 0.54 adds it to this list.
+            self.headers = []
             if len(self.pipeline) > PIPELINED_REQUESTS_MAX:
-                self.pipeline.clear()  # more requests may follow in the same data
+                self.pipeline.clear()  # the same data may contain more requests
                 if not self.transport.is_closing():
                     text = "a connection was closed, because more than %d of its requests waited for the first response"
                     log_event(logger, logging.WARNING, LogEvent.PIPELINE_TOO_LONG, text, PIPELINED_REQUESTS_MAX)
@@ -215,7 +217,7 @@ def _check_database(path: Path) -> None:
 
 
 def _warn(text: str, settings: Settings) -> None:
-    """Write a warning about the settings: to the terminal, or as a line of a log that programs read."""
+    """Write a warning about the settings to the terminal, or as a log line if programs read the log."""
     if settings.given.log.format == "text":
         say(f"incoming-payments: warning: {text}", sys.stderr)
     else:

@@ -1,4 +1,4 @@
-"""The worker processes of `serve`, and their supervisor, which replaces a lost one."""
+"""The worker processes of `serve`, and their supervisor, which replaces lost workers."""
 
 import logging
 import mmap
@@ -20,22 +20,25 @@ logger = logging.getLogger(__name__)
 Work = Callable[[int, socket.socket, Callable[[], None]], int]
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
-_TICK_S: Final = 1.0  # seconds between two ticks: each replaces lost workers, so repeated crashes take little time
+_TICK_S: Final = 1.0  # seconds between two ticks: each tick replaces lost workers, so repeated crashes cost little
 _STOP_S_MAX: Final = SHUTDOWN_S_MAX + 5.0  # seconds for the workers to end their requests and to close the database
 
 
 def hold_signals() -> None:
-    """Let signals wait for `run_workers`. Call this before the handlers are installed that the workers inherit."""
+    """Let signals wait for `run_workers`.
+
+    Call this function before you install the signal handlers that the workers inherit.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
 def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Callable[[], None]) -> int:
     """Run `work` in a process for each of `listeners` until a signal stops them, and return the exit status.
 
-    `work` gets the number of its worker, from 0, its listener, and a function. `work` calls the function once a
-    second, as a sign of life. It stops on SIGTERM, and returns the exit status of its process. It runs with the signal
-    handlers and open files of the caller. The caller must have no other threads. A single worker runs in the calling
-    process, without a supervisor.
+    `work` gets the number of its worker (from 0), its listener, and a function. It must call the function once a
+    second, as a sign of life. `work` stops on SIGTERM, and returns the exit status of its process. `work` runs with the
+    signal handlers and open files of the caller. The caller must have no other threads. A single worker runs in the
+    calling process, without a supervisor.
 
     The calling process supervises the others:
 
@@ -45,7 +48,8 @@ def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Calla
     - A worker that a signal has killed, or that has ended with status 0, is replaced after a second.
     - A worker without a sign of life for `limits.WORKER_SILENT_S_MAX` seconds is killed, and then replaced. The time
       for which the machine or the supervisor is suspended does not count.
-    - A worker that ends with another status has written its reason. It stops all others, with status 1.
+    - A worker that ends with another status has already written the reason. The supervisor then stops all other
+      workers, with status 1.
 
     When the supervisor itself is killed, the workers stop.
     """
@@ -66,11 +70,12 @@ class _Supervisor:
         self._numbers: dict[int, int] = {}  # the numbers of the workers, by their process ids
         self._lost: list[int] = []  # the numbers of the workers to replace
         self._is_stopping = False
-        self._stop_by_s = 0.0  # a time of `time.monotonic`
+        self._stop_by_s = 0.0  # a time in seconds of `time.monotonic`
         self._status = 0
         # A byte for each worker, in memory that all processes share. A worker sets its byte, and each tick clears it.
         self._beats = mmap.mmap(-1, len(listeners))
-        # The ticks of each worker without a beat. A suspended supervisor has no ticks, so it counts no suspension.
+        # For each worker, the number of ticks without a sign of life. A suspended supervisor has no ticks, so a
+        # suspension does not count.
         self._silent = [0] * len(listeners)
         # The write end closes when this process ends, also by SIGKILL.
         self._read_end, self._write_end = os.pipe()
@@ -78,7 +83,7 @@ class _Supervisor:
     def run(self) -> int:
         """Start the workers, and return the exit status when all of them have ended."""
         for ours in (signal.SIGCHLD, signal.SIGALRM):
-            signal.signal(ours, _do_nothing)  # a signal that is ignored would not wait for `sigwait`
+            signal.signal(ours, _do_nothing)  # `sigwait` would not receive a signal that is ignored
         for number in range(len(self._listeners)):
             self._start(number)
         _start_ticks()
@@ -102,18 +107,19 @@ class _Supervisor:
         self._numbers[pid], self._silent[number] = number, 0
 
     def _run_worker(self, number: int) -> int:
-        """Work in the new process."""
+        """Run `work` in the new process."""
         own = self._listeners[number]
         for listener in self._listeners:
             if listener is not own:
-                listener.close()  # else the port would stay open until the last worker has ended
+                # A worker that kept the other listeners would keep the port open after the others have ended.
+                listener.close()
         os.close(self._write_end)
         threading.Thread(target=_stop_at_end_of, args=[self._read_end], name="end-of-supervisor", daemon=True).start()
         for ours in (signal.SIGCHLD, signal.SIGALRM):
             signal.signal(ours, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         status = self._work(number, own, partial(self._beats.__setitem__, number, 1))
-        hold_signals()  # while Python ends, a second SIGTERM would kill this process
+        hold_signals()  # a second SIGTERM, while Python ends, would kill this process
         return status
 
     def _handle(self, number: int) -> None:
@@ -145,7 +151,7 @@ class _Supervisor:
             self._signal(signal.SIGKILL)
 
     def _listen_to(self, pid: int, number: int) -> None:
-        """Kill each worker without a sign of life for too long. The supervisor then notes its end as usual."""
+        """Kill each worker without a sign of life for too long. The supervisor then handles its end as usual."""
         self._silent[number] = 0 if self._beats[number] else self._silent[number] + 1
         self._beats[number] = 0
         if self._silent[number] == WORKER_SILENT_S_MAX:
@@ -154,7 +160,10 @@ class _Supervisor:
             os.kill(pid, signal.SIGKILL)
 
     def _note_end(self, pid: int, number: int, status: int) -> None:
-        """Plan the replacement of an ended worker, or stop the others. `status` is negative for a signal."""
+        """Plan the replacement of an ended worker, or stop the others.
+
+        `status` is negative if a signal ended the worker.
+        """
         if self._is_stopping:
             self._status = max(self._status, min(abs(status), 1))
         elif status > 0:
@@ -176,7 +185,7 @@ class _Supervisor:
             self._signal(signal.SIGTERM)
             self._stop_by_s = time.monotonic() + _STOP_S_MAX
             for listener in self._listeners:
-                listener.close()  # when the workers close their copies too, the port accepts no connection
+                listener.close()  # when the workers close their copies too, the port accepts no connections
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._numbers:
@@ -189,7 +198,7 @@ def _start_ticks() -> None:
 
 
 def _do_nothing(*_: object) -> None:
-    """Handle no signal: `sigwait` takes them."""
+    """Do nothing, because `sigwait` receives the signals."""
 
 
 def _stop_at_end_of(read_end: int) -> None:

@@ -36,7 +36,7 @@ class Endpoint:
     """How an adapter answers the requests to one path.
 
     `begin` checks a request without its body, and raises `HttpRefused` when no body could make the request acceptable.
-    It returns a function from the body to the flow that answers; pass the flow to `run` of the service. `failed`
+    `begin` returns a function that takes the body and returns a flow; pass the flow to `run` of the service. `failed`
     returns the response for a request that failed with an unexpected exception. `body_bytes_max` is the size limit for
     the body.
     """
@@ -157,7 +157,7 @@ def _check_clock(clock: Callable[[], datetime]) -> None:
 
 
 def _check_receiver(receiver: DerivedMethods, methods: object) -> None:
-    """Raise `ConfigurationError` when `receiver` cannot read new addresses: it would refuse all their packets."""
+    """Raise `ConfigurationError` when `receiver` cannot read new addresses, and so would refuse their packets."""
     if isinstance(methods, DerivedMethods) and (
         methods.prefix != receiver.prefix or methods.secrets[0] not in receiver.secrets
     ):

@@ -75,7 +75,7 @@ def _create(
     Clients read a payment of the host in the public view, or with the right `read-all`. The URL for the payer is
     `service.policy.payment_url(payment.id)`. A repeated call with the same `idempotency_key` and the same arguments
     returns the payment of the first call, in the state of its creation. See `ServicePolicy.idempotency_key_s`.
-    `metadata` is stored as `json.dumps` writes it: keys become text.
+    `metadata` is stored as `json.dumps` writes it, so its keys become text.
 
     Raises `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`, `IdempotencyKeyReused`,
     and `InvalidValue`, which names the wrong member.
@@ -114,12 +114,12 @@ def _list(
     """Return a page of the payments that meet every filter, the newest first.
 
     `client` is a client id of access tokens, or `HOST` for the payments that the host created for itself. `state` is
-    the state now. The page has the `first` payments of the list, 20 by default and at most 100. With `cursor`, a
-    payment of the list, it has the `first` payments after it, or the `last` payments before it. A cursor stays valid
-    when the state of its payment changes.
+    the current state. The page has the `first` payments of the list, 20 by default and at most
+    100. With `cursor`, a payment of the list, it has the `first` payments after it, or the `last` payments before it. A
+    cursor stays valid when the state of its payment changes.
 
-    A page costs the same at every depth, except with a state, or with a client alone. Then the store reads and skips
-    the payments that do not match.
+    Every page takes the same time, however deep in the list. With a state, or with a client alone, a page can take
+    longer, because the store reads and skips the payments that do not match.
 
     Raises `CursorNotFound` for a cursor of another wallet address or client, and `InvalidValue`.
     """
@@ -152,7 +152,7 @@ def _receive(service: Service[Any], payment: PaymentId | str, *, credit_id: str,
 def _receive_packet(service: Service[Any], packet: bytes, *, peer: Peer) -> Flow[bytes]:
     """Answer the ILP Prepare `packet` that `peer` sent. Return the encoded Fulfill or Reject.
 
-    A Fulfill is returned after the money is credited durably. Raises `ConfigurationError` if the service has no
+    It returns a Fulfill only after the money is credited durably. Raises `ConfigurationError` if the service has no
     receiver.
     """
     check(packet, bytes, "packet", "pass the bytes of an ILP packet")
@@ -182,7 +182,7 @@ def _events(service: Service[Any], payment: PaymentId | str) -> Flow[Sequence[Ev
 
 
 def _announce_expired(service: Service[Any], *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[int]:
-    """Write the `expired` event of at most `limit` payments that have expired. Return how many were found.
+    """Write the `expired` event of at most `limit` payments that have expired. Return how many payments were found.
 
     Call it periodically. Call it again at once when it returns `limit`, because more payments may have expired.
     """
@@ -192,7 +192,7 @@ def _announce_expired(service: Service[Any], *, limit: int = SWEEP_PAYMENTS_MAX)
 def _is_ready(service: Service[Any]) -> Flow[bool]:
     """Return whether the store answers, for a readiness check. The log names the failure.
 
-    An authorization server that does not answer changes nothing: packets and credits of the host need only the store.
+    The result does not depend on the authorization server, because packets and credits of the host need only the store.
     """
     try:
         yield from LoadPayment(_NO_PAYMENT)
@@ -200,7 +200,7 @@ def _is_ready(service: Service[Any]) -> Flow[bool]:
         return True
     except Exception as error:  # noqa: BLE001 - it is logged
         if service.unready_lines.admits(logger, "failed readiness checks"):
-            log_event(logger, logging.ERROR, LogEvent.NOT_READY, "not ready, because of the store", error=error)
+            log_event(logger, logging.ERROR, LogEvent.NOT_READY, "not ready, because the store failed", error=error)
     return False
 
 
@@ -242,7 +242,7 @@ def _documented(call: C, method: Callable[..., Any]) -> C:
 
 
 class IncomingPayments(Service[Ports]):
-    """The incoming payment service, for a host with sync ports. Thread-safe if the ports are.
+    """The incoming payment service, for a host with sync ports. A service is thread-safe if its ports are thread-safe.
 
     `receiver` receives ILP packets. Without it, `ports.methods` is used if it is a `DerivedMethods`. `packets` has the
     peers that send packets over HTTP, and the path for them. `clock` returns the time in UTC; change it only in tests.

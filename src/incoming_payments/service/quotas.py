@@ -25,10 +25,10 @@ class _Usage:
 
 @frozen(kw_only=True)
 class MemoryQuotas:
-    """A `Quotas` port in memory, for one process. Thread-safe. Its data is lost when the process ends.
+    """A `Quotas` port in memory, for one process. Thread-safe. The counts are lost when the process ends.
 
-    - `requests_per_minute`: a client may send that many requests at once. Each of them counts until its share of a
-      minute has passed, so that the rate over time is the same.
+    - `requests_per_minute`: a client may send that many requests at once. Each request counts until its share of a
+      minute has passed, so the average rate is the same.
     - `unpaid_payments`: a client may have that many payments that are neither paid nor completed nor expired.
     - `clients`: how many clients are remembered. An additional client replaces the least recently active client.
 
@@ -57,9 +57,10 @@ class MemoryQuotas:
                 raise ConfigurationError(f"{name} must be an integer from 1 to {most}, not {value!r}", setting=name)
 
     def admit(self, client: ClientId, now: datetime) -> float | None:
-        """Count a request, and return `None`, or the seconds until one is admitted. A refused request is not counted.
+        """Count a request, and return `None`, or the seconds until a request is admitted.
 
-        The time from `now` to `full_at` measures the use: each request adds its share of a minute.
+        A refused request is not counted. The time from `now` to `full_at` measures the used quota: each request adds
+        its share of a minute.
         """
         if self.requests_per_minute is None:
             return None

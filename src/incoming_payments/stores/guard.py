@@ -45,14 +45,14 @@ def check_update(
     if new.updated_at < old.updated_at:
         raise BrokenDecision("updatedAt cannot move backwards")
     if old.closed_at not in (None, new.closed_at) or old.expiry_announced_at not in (None, new.expiry_announced_at):
-        raise BrokenDecision("a decision cannot reopen a payment, or withdraw the announcement of its expiry")
+        raise BrokenDecision("a decision cannot reopen a payment, or remove the announcement of its expiry")
     _check_events(decision.events, after, seen=old.version)
     _check_credit(decision, before, after, None if earlier is not None else credit_id)
     return after
 
 
 def sweep_at(payment: IncomingPayment) -> datetime | None:
-    """Return the time after which the sweep must announce the expiry of `payment`, or `None` if it never must.
+    """Return the time after which the sweep must announce the expiry of `payment`, or `None` if it never expires.
 
     A completed payment does not expire. If the sweep included completed payments, every sweep would find the same
     payments again, and might not reach the others.

@@ -28,7 +28,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # Payments by id, credits by (id, credit id), events by (id, version), and creations by (client, key, "key").
-        # They share one dictionary because a KeyboardInterrupt cannot split `dict.update`, so they always agree.
+        # All of them are in one dictionary, so that they always agree: a KeyboardInterrupt cannot split `dict.update`.
         self._rows: dict[str | tuple[str | int, ...], Any] = {}
         self._keys_by_end: list[tuple[datetime, tuple[str, str, str]]] = []
 
@@ -84,7 +84,7 @@ class MemoryStore:
         return [id for _, id in sorted(due)[: max(limit, 0)]]
 
     def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
-        """Return the page that `query` describes, newest first. Takes time linear in the number of all rows."""
+        """Return the page that `query` describes, newest first. This takes time linear in the number of all rows."""
         return query.page_of(self._payments())
 
     def _creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
@@ -95,7 +95,7 @@ class MemoryStore:
         while self._keys_by_end and self._keys_by_end[0][0] < now:
             until, key = self._keys_by_end[0]
             creation = self._rows.get(key)
-            if creation is not None and creation.until == until:  # otherwise the key has a newer record
+            if creation is not None and creation.until == until:  # if they differ, the key has a newer record
                 del self._rows[key]
             heapq.heappop(self._keys_by_end)
 
@@ -141,15 +141,19 @@ class MemoryNonces:
         self._removed_until: datetime | None = None  # keys that expired by this time may have been removed
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
-        """Return whether `key` is used for the first time. Raises `StoreUnavailable` at the capacity, `ClockBehind`."""
+        """Return whether `key` is used for the first time.
+
+        Raises `StoreUnavailable` when the store is full, and `ClockBehind`.
+        """
         with self._lock:
             self._remove_ended(now)
             if key in self._used or until < now:
                 return False
-            # A call may have an earlier `now` than the call before it, and that call may have removed this key.
+            # A call may have an earlier `now` than the previous call, which may have removed this key.
             guard.check_nonce_time(until, self._removed_until, now)
             guard.check_nonce_capacity(len(self._used), self._capacity)
-            # Keep this order: otherwise a KeyboardInterrupt between the two lines could leave a key in memory for ever.
+            # Keep this order. In the other order, a KeyboardInterrupt between the two lines could leave a key in memory
+            # for ever.
             heapq.heappush(self._by_end, (until, key))
             self._used[key] = until
             return True
@@ -158,6 +162,6 @@ class MemoryNonces:
         while self._by_end and self._by_end[0][0] < now:
             until, key = self._by_end[0]
             self._removed_until = until
-            if self._used.get(key) == until:  # otherwise an interrupt left a key unused
+            if self._used.get(key) == until:  # if false, an interrupt has left the key unused
                 del self._used[key]
             heapq.heappop(self._by_end)

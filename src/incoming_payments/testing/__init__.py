@@ -1,7 +1,7 @@
 """Public tools for tests: example values, a fake clock, and sync views of async stores and nonces.
 
 The submodules contain contract suites for stores (`contract`) and for nonces (`nonces`), a kit that kills processes
-which use a store (`crash`), a STREAM sender (`sender`) and a simulation of the whole service over a store
+with an open store (`crash`), a STREAM sender (`sender`), and a simulation of the whole service over a store
 (`simulation`). `contract` needs pytest and Hypothesis, and `nonces` needs pytest; all others need only the library.
 """
 

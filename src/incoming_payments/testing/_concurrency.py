@@ -1,4 +1,4 @@
-"""The promises of a payment store to concurrent callers. This is the part of `StoreContract` that starts threads."""
+"""The guarantees of a payment store for concurrent callers. This part of `StoreContract` starts threads."""
 
 # ruff: noqa: S101 - a test suite asserts
 from functools import partial
@@ -35,7 +35,7 @@ class ConcurrencyContract(StoreHooks):
         check_lock(store, store)
 
     def test_concurrent_credits_complete_a_payment_once(self, store: PaymentStore) -> None:
-        """Credits are accepted until the payment is full; one of them completes it, and the others are refused."""
+        """Credits are accepted until the payment is full. One credit completes it, and the others are refused."""
         id = create(store, a_creation(limit=50))
 
         def caller(number: int) -> list[Credit]:

@@ -20,7 +20,7 @@ _REPLY_BYTES_MAX: Final = 64
 
 @frozen
 class Worker:
-    """A worker process. Its process id is valid until `Parent.wait`, although the worker may have ended."""
+    """A worker process. The process id is valid until `Parent.wait`, although the worker may have ended."""
 
     pid: int
     reports: Iterator[list[Any]]
@@ -71,7 +71,7 @@ class Parent:
 
 @contextmanager
 def parent_process(log: IO[bytes]) -> Iterator[Parent]:
-    """Start the parent of workers. It and its workers write their output to `log`."""
+    """Start the parent of workers. The parent and its workers write their output to `log`."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.curdir for entry in sys.path)}
     control, other = socket.socketpair()
     with other:

@@ -38,7 +38,7 @@ from incoming_payments.ports import Decide, PaymentStore
 from incoming_payments.testing.steps import persistently
 from incoming_payments.testing.values import NOW, a_creation, crediting
 
-WATCHED: Final = 2  # the step at which a worker ends itself: the store has opened its connections by then
+WATCHED: Final = 2  # the step at which a worker ends itself, after the store has opened its connections
 AFTER_ANSWER: Final = -1  # the moment at which the store has just answered, before the worker can report that
 _MOMENTS_MAX: Final = 64
 _VALUE_MAX: Final = 1000
@@ -49,9 +49,10 @@ _REQUEST_BYTES_MAX: Final = 65536
 class Plan:
     """The task of one worker.
 
-    It opens a store by `factory(argument)`, and credits `payment` with credit ids that begin with `name`. Without
-    `payment`, it inserts payments: with `key`, each under an idempotency key that begins with it. It ends itself at
-    `moment` of the step `WATCHED`: at the call with that number, or `AFTER_ANSWER`. See `Calls`.
+    The worker opens a store by `factory(argument)`, and credits `payment` with credit ids that begin with `name`.
+    Without `payment`, it inserts payments; with `key`, each insert has an idempotency key that begins with `key`. In
+    the step `WATCHED`, the worker ends itself at `moment`, which is the number of a call or `AFTER_ANSWER`. See
+    `Calls`.
     """
 
     factory: str
@@ -65,7 +66,7 @@ class Plan:
 
     @property
     def text(self) -> str:
-        """The plan as a request to the parent of the workers."""
+        """Return the plan as a request to the parent of the workers."""
         return json.dumps(asdict(self))
 
 
@@ -92,7 +93,7 @@ class Calls:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch this thread, and the threads that begin in the meantime."""
+        """Watch this thread, and the threads that start in this context."""
         threading.setprofile(self.count)
         sys.setprofile(self.count)
         try:
@@ -102,12 +103,12 @@ class Calls:
             threading.setprofile(None)
 
     def begin(self) -> None:
-        """Begin to count."""
+        """Begin to count calls."""
         self._times = []
         self._is_counting = True
 
     def stop(self) -> None:
-        """Stop to count."""
+        """Stop counting."""
         self._is_counting = False
 
     def slowest(self) -> list[int]:
@@ -128,7 +129,7 @@ class Calls:
 
 
 def work(plan: Plan, report: Callable[..., None], begin: Callable[[], object], end: Callable[[], object]) -> None:
-    """Do `plan`: wait in `begin`, `report` each step, and call `end` at the moment of the plan."""
+    """Carry out `plan`: wait in `begin`, `report` each step, and call `end` at the moment of the plan."""
     choose = random.Random(plan.seed)  # noqa: S311 - amounts, not secrets
     calls = Calls(plan.moment, end)
     with calls.watching():
@@ -145,7 +146,7 @@ def work(plan: Plan, report: Callable[..., None], begin: Callable[[], object], e
                 first = None
                 report("sent", created.answer.id, value)
                 watch()
-                with suppress(PaymentExists):  # a repeat, after an answer that was lost
+                with suppress(PaymentExists):  # the call was repeated after its answer was lost
                     first = persistently(partial(store.insert, created))
                 finish()
                 report("answered", created.answer.id if first is None else first.payment, value)
@@ -197,7 +198,7 @@ def main() -> None:
 
 
 def _work_in_process(plan: Plan, channel: socket.socket) -> None:
-    """Do `plan`, and report through `channel`."""
+    """Carry out `plan`, and report through `channel`."""
 
     def report(*words: Any) -> None:
         channel.sendall(f"{json.dumps(words)}\n".encode())

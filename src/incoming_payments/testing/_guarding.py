@@ -1,6 +1,7 @@
-"""The promise of a payment store to refuse wrong decisions, by the checks of `stores.guard`. A part of `StoreContract`.
+"""The guarantee of a payment store to refuse wrong decisions by the checks of `stores.guard`.
 
-A host may write its own decisions. A store that leaves out a check would book money that the decision invents.
+This is a part of `StoreContract`. A host may write its own decisions. A store without these checks would credit money
+that a faulty decision invents.
 """
 
 # ruff: noqa: S101 - a test suite asserts

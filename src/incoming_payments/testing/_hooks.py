@@ -12,7 +12,7 @@ from incoming_payments.ports import PaymentStore
 class StoreHooks:
     """The methods and settings that a subclass of `StoreContract` may override."""
 
-    memory_only = False  # set it to True for a store that keeps its data in one object
+    memory_only = False  # set this to True for a store that keeps its data in one object
     threads = 8  # concurrent callers
 
     def make_store(self, directory: Path) -> PaymentStore:
@@ -42,7 +42,10 @@ class StoreHooks:
         )
 
     def close_store(self, store: PaymentStore) -> None:
-        """Close a store that `make_store` or `open_again` returned. By default call its `close` method, if any."""
+        """Close a store that `make_store` or `open_again` returned.
+
+        By default, call the `close` method of the store, if it has one.
+        """
         close = getattr(store, "close", None)
         if close is not None:
             close()

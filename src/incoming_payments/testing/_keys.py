@@ -1,4 +1,4 @@
-"""The promises of a payment store about idempotency keys. A part of `StoreContract`."""
+"""The guarantees of a payment store for idempotency keys. This is a part of `StoreContract`."""
 
 # ruff: noqa: S101 - a test suite asserts
 import threading
@@ -37,7 +37,7 @@ class IdempotencyContract(StoreHooks):
         assert tuple(store.events(created.answer.id)) == created.events
 
     def test_a_payment_without_a_key_has_no_record(self, store: PaymentStore) -> None:
-        """`insert` returns `None`, and may be called for any number of payments."""
+        """`insert` returns `None`, for any number of payments."""
         assert [store.insert(a_creation()) for _ in range(2)] == [None, None]
         assert created_under(store, "order-1") is None
 
@@ -129,7 +129,7 @@ class IdempotencyContract(StoreHooks):
     # --- concurrent requests and other processes ---
 
     def test_concurrent_inserts_under_one_key_create_one_payment(self, store: PaymentStore) -> None:
-        """A duplicate waits for the transaction of the first, and all callers get the same payment."""
+        """A duplicate waits for the transaction of the first request, and all callers get the same payment."""
         create_at_once([store] * self.threads)
 
     def test_a_key_is_known_to_other_stores(self, store: PaymentStore, other: PaymentStore) -> None:
@@ -142,7 +142,7 @@ class IdempotencyContract(StoreHooks):
         assert other.insert(a_creation(key="order-1")) == created.keyed
 
     def test_of_inserts_under_one_key_in_two_stores_one_creates(self, store: PaymentStore, other: PaymentStore) -> None:
-        """A mutex of each process does not prevent two payments. A unique key of the database does."""
+        """A mutex in each process does not prevent two payments, but a unique key in the database does."""
         create_at_once([store, other] * (self.threads // 2))
 
     def test_a_reader_sees_a_key_with_its_payment(self, store: PaymentStore, other: PaymentStore) -> None:
@@ -170,7 +170,10 @@ class IdempotencyContract(StoreHooks):
 
 
 def _agrees(store: PaymentStore, created: Decision[IncomingPayment], key: str) -> bool:
-    """Return whether the store has the payment, and assert that it has the record of the key as well, or neither."""
+    """Return whether the store has the payment.
+
+    Assert that the store has both payment and record of the key, or neither.
+    """
     is_known = created_under(store, key) is not None
     try:
         store.load(created.answer.id)

@@ -1,4 +1,4 @@
-"""The promises of a payment store about lists."""
+"""The guarantees of a payment store for lists."""
 
 # ruff: noqa: S101 - a test suite asserts
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ class ListingContract(StoreHooks):
         assert len(set(walked)) == len(walked)
 
     def test_lists_are_of_one_wallet_address_and_one_client(self, store: PaymentStore) -> None:
-        """The store compares both exactly, alone and together. The host itself is a client too."""
+        """The store compares wallet address and client exactly, alone and together. The host itself is a client too."""
         wallets = (_ALICE, _BOB, a_wallet_address("https://bank.example/Alice"))
         clients = (client_id("https://shop.example/"), client_id("https://shop.example/b"), HOST)
         ids = {
@@ -137,7 +137,7 @@ def _ids(store: PaymentStore, *, now: datetime = NOW, limit: int = 100, **filter
 
 
 def _walk(store: PaymentStore, *, limit: int, between: Any = lambda: None, **filters: Any) -> list[PaymentId]:
-    """Return the ids of all pages, and check that the pages in the other direction have the same ids."""
+    """Return the ids on all pages, and check that the pages in the other direction have the same ids."""
     found: list[IncomingPayment] = []
     page: Sequence[IncomingPayment] = store.find_payments(PaymentQuery(**{"now": NOW, "limit": limit, **filters}))
     while page:

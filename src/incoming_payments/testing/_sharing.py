@@ -1,6 +1,7 @@
-"""The promises of a payment store to several processes, and while its database fails. A part of `StoreContract`.
+"""The guarantees of a payment store for several processes, and while its database fails.
 
-A second store on the same data stands for another process. Locks and caches that belong to a process do not reach it.
+This is a part of `StoreContract`. A second store on the same data stands for another process. Locks and caches that
+belong to a process do not reach it.
 """
 
 # ruff: noqa: S101 - a test suite asserts
@@ -63,7 +64,7 @@ class SharingContract(StoreHooks):
         assert list(store.find_expired(_LATE, 10)) == []
 
     def test_stores_credit_one_payment_at_the_same_time(self, store: PaymentStore, other: PaymentStore) -> None:
-        """No credit is lost or doubled. A mutex of each process does not prevent that; a lock of the database does."""
+        """No credit is lost or doubled. A mutex in each process is not enough, but a lock in the database is."""
         credit_at_once([store, other] * (self.threads // 2))
 
     def test_of_inserts_through_two_stores_one_succeeds(self, store: PaymentStore, other: PaymentStore) -> None:

@@ -75,8 +75,9 @@ class Ending(enum.Enum):
 class Quote:
     """The receiver's answer to a probe, which moves no money.
 
-    Of `amount`, `arrives` would be received. The payment accepts `receive_max` in total, and has `received` so far.
-    All amounts are minor units of `asset`, the asset of the payment; it is `None` if the receiver did not report it.
+    If `amount` were sent, the receiver would get `arrives`. The payment accepts `receive_max` in total, and has
+    `received` so far. `arrives`, `receive_max` and `received` are in minor units of `asset`, the asset of the payment.
+    `asset` is `None` if the receiver did not report it.
     """
 
     amount: int
@@ -92,8 +93,8 @@ class SenderTotals:
 
     `amount` is the amount to send. `sent` is the sum of all fulfilled packets, and `delivered` is the sum that the
     receiver has reported for them. `packets` counts the fulfilled packets and `repeats` the retries. `unknown` is the
-    sum of the packets that were never answered: each of them may have been credited or not. `ending` is `None` until
-    the sender stops; `reason` then explains it in words.
+    sum of the packets that were never answered. Each of these packets may have been credited or not. `ending` is `None`
+    until the sender stops; `reason` then explains it in words.
     """
 
     amount: int
@@ -178,7 +179,7 @@ class StreamSender:
         self._progress_at = now
         self._sequence = 0
         self._unanswered: dict[int, Packet] = {}
-        self._retry_at: dict[int, datetime] = {}  # the unanswered packets that were lost, and when to retry them
+        self._retry_at: dict[int, datetime] = {}  # the lost packets, and when to retry them
 
     @property
     def has_ended(self) -> bool:
@@ -219,7 +220,7 @@ class StreamSender:
             isinstance(answer, Reject) and answer.code[0] in "TR"
         ):  # a temporary error or a timeout: a retry may succeed
             self.lost(packet, now=now, reason=_description(answer))
-        elif self._unanswered.pop(packet.sequence, None) is not None:  # otherwise the answer is a repeat
+        elif self._unanswered.pop(packet.sequence, None) is not None:  # if false, the answer is a repeat
             self._retry_at.pop(packet.sequence, None)
             if isinstance(answer, Fulfill):
                 self._fulfilled(packet, answer, now)
@@ -250,7 +251,7 @@ class StreamSender:
             self.totals = evolve(self.totals, unknown=self.totals.unknown + packet.prepare.amount)
 
     def _end(self, ending: Ending, reason: str = "") -> None:
-        """Stop, unless the sender has stopped before: the first reason stays."""
+        """Stop, unless the sender has already stopped, because the first reason stays."""
         if self.totals.ending is None:
             self.totals = evolve(self.totals, ending=ending, reason=reason)
 
@@ -290,7 +291,8 @@ class StreamSender:
             received, maximum = read_amounts(reject.data)
         except MalformedPacket:
             received, maximum = 2, 1
-        smaller = sent * maximum // received if maximum < received else sent // 2  # half, if F08 gives no usable ratio
+        # Without a usable ratio in F08, halve the size.
+        smaller = sent * maximum // received if maximum < received else sent // 2
         if smaller < 1:
             self._end(Ending.REFUSED, _description(reject))
         elif now - self._progress_at >= self._patience:

@@ -7,9 +7,9 @@ with AuthorizationServer(issuer="http://127.0.0.1:9000") as server:
     server.fail("delay", seconds=30)  # until server.fail(None)
 ```
 
-It also serves the key sets of clients: `{walletAddress}/jwks.json`. As a process it does each line of its standard
-input, such as `{"do": "revoke", "token": "token"}`, and confirms it on its standard output:
-`python -m incoming_payments.testing.authorization_server --port 9000`.
+It also serves the key sets of clients: `{walletAddress}/jwks.json`. As a process, it carries out each line of its
+standard input, such as `{"do": "revoke", "token": "token"}`, and confirms it on its standard output: `python -m
+incoming_payments.testing.authorization_server --port 9000`.
 """
 
 import argparse
@@ -40,8 +40,8 @@ class AuthorizationServer:
     """An authorization server on loopback. Use it as a context manager, or call `start` and `stop`.
 
     `port` 0 takes a free port. `dialect` is the form of its answers. `issuer` is the `iss` of its answers; the default
-    is its own URL. With `service_jwk`, an introspection request needs a signature by this key. All methods are
-    thread-safe. `clock` decides about expiry.
+    is its own URL. With `service_jwk`, an introspection request must be signed by this key. All methods are
+    thread-safe. `clock` returns the time that decides about expiry.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class AuthorizationServer:
         return self
 
     def stop(self) -> None:
-        """Stop, and end each delay."""
+        """Stop the server, and end each delay."""
         self._woken.set()
         self._http.shutdown()
         self._http.server_close()
@@ -118,7 +118,7 @@ class AuthorizationServer:
         return f"{self.base_url}/{name}"
 
     def fail(self, fault: Fault | None, *, seconds: float = 0.0) -> None:
-        """Let each later request fail in the way of `fault`. `None` ends the failures.
+        """Make each later request fail as `fault` says. `None` ends the failures.
 
         `delay` answers correctly after `seconds`, `error` answers 500, `garbage` answers no JSON, `huge` answers 5 MB,
         `redirect` answers 307 to another path that would answer correctly, and `close` answers nothing. `delay_unknown`
@@ -185,7 +185,7 @@ class AuthorizationServer:
         return answer
 
     def _rafiki(self, token: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of Rafiki, which has the access that the request names, if the token has it."""
+        """Return the answer of Rafiki. It contains the access that the request names, if the token has this access."""
         granted = token["access"]
         wanted = document.get("access", [])
         if not all(
@@ -198,7 +198,7 @@ class AuthorizationServer:
         return {"active": True, "grant": "a-grant", "access": [granted] if wanted else [], "client": client}
 
     def run(self, lines: Iterable[str]) -> Iterable[str]:
-        """Do what each line says, and yield the base URL and a confirmation for each line.
+        """Carry out each line, and yield the base URL and then a confirmation for each line.
 
         Raises `ValueError` for a line that cannot be done.
         """
@@ -224,7 +224,8 @@ def _handler(server: AuthorizationServer) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # else the answer, written in two parts, may wait 40 ms for an acknowledgement
+        # Without this option, an answer in two parts may wait 40 ms for an acknowledgement.
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -6,7 +6,7 @@ from incoming_payments.testing.values import NOW
 
 
 class FakeClock:
-    """Returns the time when called. The time is `now` at first, and changes only by `advance`.
+    """A clock that returns the same time, at first `now`, until `advance` changes it.
 
     >>> clock = FakeClock()
     >>> clock.advance(1.5)

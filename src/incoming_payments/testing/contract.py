@@ -1,4 +1,4 @@
-"""The promises of a payment store, as a test suite for your own store. It needs pytest and Hypothesis.
+"""The guarantees of a payment store, as a test suite for your own store. It needs pytest and Hypothesis.
 
 ```python
 from incoming_payments.testing.contract import StoreContract
@@ -15,7 +15,7 @@ class TestMyStore(StoreContract):
 ```
 
 The last two hooks test the store as several processes use it, and as its database fails. A store whose data belongs to
-one object sets `memory_only = True` in their place. `incoming_payments.testing.crash` kills real processes.
+one object sets `memory_only = True` instead of these hooks. `incoming_payments.testing.crash` kills real processes.
 
 Test an async store through a `SyncView`, which turns calls from several threads into concurrent tasks:
 

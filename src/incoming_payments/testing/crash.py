@@ -53,7 +53,7 @@ _FAULTS_SHOWN_MAX: Final = 10
 
 
 class CrashFailed(AssertionError):
-    """The store broke a promise, or a worker failed. The message names the seed."""
+    """The store broke a guarantee, or a worker failed. The message names the seed."""
 
 
 @frozen
@@ -70,15 +70,19 @@ class _Ledger:
     """The credits of one payment, or inserts of payments, as the workers have reported them."""
 
     payment: PaymentId | None  # without a payment, the workers insert payments
-    key: str | None = None  # with a key, they insert each payment under an idempotency key that begins with it
+    # With a key, the workers insert each payment under an idempotency key that begins with this key.
+    key: str | None = None
     sent: dict[str, int] = Factory(dict)  # the value of each credit id, or the key number of each payment id
-    answered: dict[str, int] = Factory(dict)  # the total received in each answer, or the key number
+    answered: dict[str, int] = Factory(dict)  # the total in each answer, or the key number
     moments: list[int] = Factory(list)
 
 
 @frozen
 class _Task:
-    """A worker that adds to `ledger`. It ends itself at `moment`, or is killed after some answers."""
+    """A worker whose calls are recorded in `ledger`.
+
+    The worker ends itself at `moment`, or is killed after some answers.
+    """
 
     ledger: _Ledger
     steps: int = WATCHED + 1
@@ -92,16 +96,16 @@ def check_crashes(
     """Kill processes that insert and credit payments, and compare a fresh store on the same data with their answers.
 
     `factory` is the name of a callable, `module:callable`. `factory(argument)` returns the store. The kit kills a
-    worker at each of `moments` chosen moments of an update, of an insert, and of an insert under an idempotency key:
-    directly after its answer, and directly after each of its slowest calls, which are the reads, writes and commits.
-    Then come `rounds` rounds. In each round, `workers` processes credit one payment at the same time, and ten processes
-    insert payments under the same idempotency keys. The kit kills all of them at random. `seed` repeats the random
-    choices of a run, but not the speed of its processes.
+    worker at `moments` moments of an update, of an insert, and of an insert under an idempotency key. One moment is
+    directly after the answer. The others are directly after the slowest calls, which are the reads, writes and commits.
+    After that, there are `rounds` rounds. In each round, `workers` processes credit one payment at the same time, and
+    ten processes insert payments under the same idempotency keys. The kit kills all of them at random. `seed` repeats
+    the random choices of a run, but not the speed of its processes.
 
     Raises `CrashFailed` when an acknowledged credit or payment is missing, when a credit is doubled or a key has two
-    payments, also when all calls are repeated after the crash, when payment, credits and events disagree, or when a
-    worker fails or does not report for two minutes. An exception of the store that is no `IncomingPaymentsError` is
-    raised as it is.
+    payments, when payment, credits and events disagree, or when a worker fails or does not report for two minutes. The
+    kit checks this before and after it repeats all calls. Any other exception of the store than an
+    `IncomingPaymentsError` reaches the caller unchanged.
     """
     seed = secrets.randbelow(2**32) if seed is None else seed
     try:
@@ -128,7 +132,7 @@ class _Kit:
         """See `check_crashes`."""
         for new_ledger in (self._create_payment, self._insert_payments, self._insert_under_keys):
             measured = new_ledger()
-            self._crash([_Task(measured)])  # this worker reports the slowest calls
+            self._crash([_Task(measured)])  # the first worker reports the slowest calls
             chosen = [AFTER_ANSWER, *measured.moments][:moments]
             for first in range(0, len(chosen), workers):
                 self._crash([_Task(new_ledger(), moment=moment) for moment in chosen[first : first + workers]])
@@ -140,7 +144,7 @@ class _Kit:
             answers = [self._choose.randint(1, _KEYS_MAX) for _ in range(_CREATORS)]
             self._crash([_Task(shared, _KEYS_MAX, answers=number) for number in answers])
         for ledger in self._ledgers:
-            self._check(ledger)  # no later crash has changed it
+            self._check(ledger)  # no later crash has changed the payment
         return CrashReport(self._seed, self._killed, sum(len(ledger.answered) for ledger in self._ledgers))
 
     def _create_payment(self) -> _Ledger:
@@ -199,7 +203,7 @@ class _Kit:
         )
 
     def _failed(self, message: str) -> CrashFailed:
-        """Return the exception, with the end of the output of the processes."""
+        """Return a `CrashFailed` with the end of the output of the processes."""
         self._log.seek(0)
         return CrashFailed(f"{message}\n{self._log.read().decode(errors='replace')[-_LOG_CHARS_MAX:]}")
 
@@ -326,7 +330,7 @@ def _answer_credit(_payment: IncomingPayment, earlier: Credit | None) -> Decisio
 
 
 def _faults_of_repeats(store: PaymentStore, id: PaymentId, ledger: _Ledger) -> Iterator[str]:
-    """Repeat all credits, as clients would, and yield the wrong answers. Then each credit must be there once."""
+    """Repeat all credits, as clients would, and yield the wrong answers. Each credit must then be stored once."""
     for credit_id, value in ledger.sent.items():
         total = persistently(partial(credit, store, id, credit_id, value)).received.value
         expected = ledger.answered.setdefault(credit_id, total)

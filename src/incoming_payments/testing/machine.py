@@ -34,7 +34,7 @@ from incoming_payments.testing.values import NOW, a_creation, a_wallet_address, 
 
 T = TypeVar("T")
 
-# Few of each, so that random histories often use the same payment and the same credit id.
+# Use few values, so that random histories often use the same payment and the same credit id.
 _IDS: Final = [PaymentId(f"019b7a0c-1000-7000-8000-00000000000{digit}") for digit in range(6)]
 _ids = st.sampled_from(_IDS)
 _credit_ids = st.sampled_from([CreditId(text) for text in ("a", "A", "'; --")])
@@ -186,7 +186,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(credit=credited)
     def repeat_credit(self, credit: tuple[PaymentId, CreditId, int]) -> None:
-        """Repeat a credit. It may have been refused."""
+        """Repeat a credit, which may have been refused before."""
         self._credit(*credit)
 
     @rule(id=known)

@@ -1,4 +1,4 @@
-"""The promises of a `Nonces` port, as a test suite for your own port. It needs pytest.
+"""The guarantees of a `Nonces` port, as a test suite for your own port. It needs pytest.
 
 ```python
 from incoming_payments.testing.nonces import NonceContract
@@ -37,7 +37,7 @@ KEYS = [f"{number:064x}" for number in range(12)]
 class NonceContract:
     """Subclass this class in a test module with a name that pytest collects, and override `make_nonces`."""
 
-    memory_only = False  # set it to True for a port that serves one process only
+    memory_only = False  # set this to True for a port that serves one process only
     threads = 8  # concurrent callers
     capacity = 4  # keys that the port can hold at the same time
 
@@ -56,7 +56,10 @@ class NonceContract:
         )
 
     def close_nonces(self, nonces: Nonces) -> None:
-        """Close a port that `make_nonces` or `open_again` returned. By default call its `close` method, if any."""
+        """Close a port that `make_nonces` or `open_again` returned.
+
+        By default, call the `close` method of the port, if it has one.
+        """
         close = getattr(nonces, "close", None)
         if close is not None:
             close()
@@ -162,7 +165,7 @@ class NonceContract:
             nonces.use(KEYS[0], until, NOW)
 
     def test_concurrent_uses_in_two_processes_are_accepted_once(self, nonces: Nonces, other: Nonces) -> None:
-        """For each key, exactly one caller gets `True`, whichever port it calls."""
+        """For each key, exactly one caller gets `True`, no matter which port a caller uses."""
         self._use_at_once([nonces, other] * (self.threads // 2))
 
     def _use_at_once(self, ports: Sequence[Nonces]) -> None:

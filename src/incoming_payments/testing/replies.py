@@ -1,4 +1,4 @@
-"""The sender's side of ILP: read the replies to its packets, and request its address from a parent with ILDCP."""
+"""The sender's side of ILP: read replies to packets, and request an address from a parent with ILDCP."""
 
 from datetime import datetime
 
@@ -25,7 +25,7 @@ from incoming_payments.limits import ILP_MESSAGE_CHARS_MAX
 
 
 def decode_reply(packet: bytes) -> Reply:
-    """Decode a Fulfill or a Reject. Raise `MalformedPacket`, also for a Prepare."""
+    """Decode a Fulfill or a Reject. Raise `MalformedPacket` for any other bytes, also for a Prepare."""
     if packet[:1] == bytes((PacketType.FULFILL,)):
         at, end = contents_span(packet, PacketType.FULFILL)
         data_at = at + CONDITION_BYTES

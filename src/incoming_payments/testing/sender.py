@@ -4,9 +4,9 @@
 and `over_http` sends packets over HTTP (RFC 35). The sender needs no optional dependency.
 
 **The sender must be a direct peer of the service.** Its account is in the asset of the payment, and there is no
-connector between the sender and the service. The sender repeats an unanswered packet until it is answered. The
-service fulfils each repeat and credits the packet once, so that both sides end with the same total. A connector in
-between would have to be paid for each repeat.
+connector between the sender and the service. The sender repeats an unanswered packet until it is answered. The service
+fulfils each repeat and credits the packet once, so that both sides end with the same total. A connector between them
+would have to be paid for each repeat.
 """
 
 import http.client
@@ -48,7 +48,7 @@ __all__ = [
     "quote",
 ]
 
-_ERROR_BODY_BYTES_MAX: Final = 500  # bytes of an HTTP error body that the exception quotes
+_ERROR_BODY_BYTES_MAX: Final = 500  # how many bytes of an HTTP error body the exception quotes
 
 Post = Callable[[bytes], bytes]
 """Sends a packet and returns the reply. Raises `OSError` if there is no reply, and `NotTaken` for a final error."""
@@ -65,9 +65,10 @@ class NotTaken(Exception):
 
 
 def quote(link: Link, payee: Payee, amount: int) -> Quote:
-    """Return how much of `amount` would arrive and how much the payment accepts. Raise `NotTaken` if it is closed.
+    """Return how much of `amount` would arrive and how much the payment accepts.
 
-    This sends a probe and moves no money. Raise `InvalidValue` if `link` is no link.
+    Raise `NotTaken` if the payment is closed. This sends a probe and moves no money. Raise `InvalidValue` if `link` is
+    no link.
     """
     sender = StreamSender(payee, 0, probe=amount, now=_now(), in_flight_max=1)
     _ThreadedSender(sender, None).run(link, 1)
@@ -167,7 +168,7 @@ class _ThreadedSender:
 
 @contextmanager
 def _opened(link: Link) -> Iterator[Post]:
-    """Open `link`. Raise `InvalidValue` if it is something else, such as `over_http` itself."""
+    """Open `link`. Raise `InvalidValue` if `link` is not a link, such as `over_http` itself."""
     connection: object = link() if _takes(link) else None
     if isinstance(connection, AbstractContextManager):
         with connection as post:

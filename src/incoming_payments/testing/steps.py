@@ -22,12 +22,12 @@ from incoming_payments.testing.values import NOW, a_creation, crediting
 
 T = TypeVar("T")
 PACKET_PEER: Final = "test.bank.connector"
-UNUSED_ID: Final = PaymentId("019b7a0c-ffff-7000-8000-000000000000")  # `a_creation` never chooses it
+UNUSED_ID: Final = PaymentId("019b7a0c-ffff-7000-8000-000000000000")  # `a_creation` never chooses this id
 
-_PATIENCE_S: Final = 60.0  # on a busy machine, a lock may be held for long
-_BEGIN_S: Final = 30.0  # a slow machine starts a thread and opens a connection in less
+_PATIENCE_S: Final = 60.0  # on a busy machine, a store may hold a lock for long
+_BEGIN_S: Final = 30.0  # a slow machine starts a thread and opens a connection in less time
 _PAUSE_S: Final = 0.01
-_LOCKED_S: Final = 0.2  # enough for an update that finds no lock
+_LOCKED_S: Final = 0.2  # enough for an update that does not wait for a lock
 _DECISION_S: Final = 0.001  # long enough for other threads to run in the meantime
 
 
@@ -131,7 +131,7 @@ def insert_at_once(stores: Sequence[PaymentStore]) -> None:
 
 
 def created_under(store: PaymentStore, key: str, now: datetime = NOW) -> KeyedCreation | None:
-    """Return the record of `key` of the client of `a_creation`, or `None`."""
+    """Return the record that the client in `a_creation` has for `key`, or `None`."""
     return store.find_creation(a_creation().answer.client, IdempotencyKey(key), now)
 
 
@@ -174,9 +174,9 @@ def _exists(store: PaymentStore, id: PaymentId) -> bool:
 def check_lock(holder: PaymentStore, rival: PaymentStore) -> None:
     """Assert that `rival` cannot update a payment while `holder` runs a decision about it.
 
-    Both stores have the same data, and may be one store. A store that calls `decide` before it holds the lock on the
-    payment has two faults. It may write a decision about an old payment. It also reads the clock too early, so it may
-    credit money after `expiresAt`.
+    Both stores have the same data, and may be the same object. A store that calls `decide` before it holds the lock on
+    the payment has two faults. It may write a decision about an old payment. It also reads the clock too early, so it
+    may credit money after `expiresAt`.
     """
     id = create(holder)
     deciding, updated = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Example values for tests. Each argument has a default, so that a test states only the values that it is about."""
+"""Example values for tests. Each argument has a default, so that a test states only the values that matter for it."""
 
 import itertools
 from datetime import UTC, datetime, timedelta

@@ -20,9 +20,11 @@ def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max:
     surrogates in strings.
     """
     if len(body) > bytes_max:
-        raise MalformedJson(f"the body is larger than {bytes_max} bytes")
+        raise MalformedJson(f"the body is larger than {bytes_max} bytes: send a smaller one")
     if _has_too_many_brackets(body):
-        raise MalformedJson(f"the body has more than {limits.JSON_BRACKETS_MAX} opening brackets [ and {{")
+        raise MalformedJson(
+            f"the body has more than {limits.JSON_BRACKETS_MAX} opening brackets [ and {{: send fewer arrays"
+        )
     try:
         return strict.read_json(body, depth_max=depth_max, to_store=True)
     except strict.JsonRefused as refused:
@@ -44,8 +46,8 @@ def _malformed(refused: strict.JsonRefused) -> MalformedJson:
 def peek(body: bytes, name: str) -> Any:
     """Return the member `name` of the JSON object in `body`, or `None` if there is none.
 
-    Use this function for the body of a stranger. It checks only the number of brackets. It runs no Python code for the
-    parts of the body, converts no number, and describes no fault.
+    Use this function for the body of a client that is not authenticated yet. It checks only the number of brackets. It
+    runs no Python code for the parts of the body, converts no number, and describes no fault.
     """
     if _has_too_many_brackets(body):
         return None

@@ -90,7 +90,10 @@ def _cursor(text: str) -> PaymentId:
 
 
 def cursor_not_found() -> CursorNotFound:
-    """Return the same error for a malformed cursor, one of another list, and one that never existed, so that a client
-    cannot tell them apart."""
+    """Return the error for a wrong cursor.
+
+    It is the same for a malformed cursor, a cursor of another list, and a cursor that never existed, so that a client
+    cannot tell them apart.
+    """
     text = "the cursor is not a payment of this list: pass startCursor or endCursor of one of its pages"
     return CursorNotFound(text, member="cursor")

@@ -42,8 +42,8 @@ class CreateRequest:
 def peek_wallet_address(body: bytes) -> WalletAddressUrl | None:
     """Return the wallet address of the create request in `body`, which may be invalid, or `None` if it names none.
 
-    Use it before the client is authenticated: it costs little for any body. If `read_create_request` accepts `body`,
-    both return the same wallet address.
+    Use this function before the client is authenticated, because it costs little for any body. If `read_create_request`
+    accepts `body`, both functions return the same wallet address.
 
     >>> peek_wallet_address(b'{"walletAddress": "https://bank.example/alice", "expiresAt": false}')
     'https://bank.example/alice'
@@ -101,7 +101,7 @@ class PaymentView:
 class SummaryView:
     """A payment in a list, or in the response to a complete request: without its payment methods and its last update.
 
-    The schema that clients validate responses with refuses both members there.
+    The schema with which clients validate responses refuses both members there.
     """
 
     id: str
@@ -144,7 +144,8 @@ def _view_text(view: PaymentView | SummaryView | PageView | PublicView) -> str:
         return f'{{"pagination":{text},"result":[{",".join(map(_view_text, view.result))}]}}'
     if isinstance(view, PublicView) or view.metadata is None:
         return text
-    return f'{text[:-1]},"metadata":{view.metadata}}}'  # not parsed again: a list has up to 100 payments
+    # The text is not parsed again, because a list has up to 100 payments.
+    return f'{text[:-1]},"metadata":{view.metadata}}}'
 
 
 def write_error(code: str, description: str, details: Mapping[str, object]) -> bytes:
@@ -279,7 +280,8 @@ def _first_error(error: Exception) -> MalformedJson:
         return MalformedJson(f"{missing} is missing", member=missing)
     description = str(error)
     if isinstance(error, InvalidValue) and path[-1] != error.details["member"]:
-        # A value inside the member is wrong, such as incomingAmount.assetCode. The message begins with its name.
+        # A value inside the member is wrong, such as incomingAmount.assetCode. The message begins with the name of that
+        # value.
         path.append(str(error.details["member"]))
         description = f"{'.'.join(path[:-1])}.{description}"
     member = ".".join(path)
@@ -290,9 +292,9 @@ def _first_error(error: Exception) -> MalformedJson:
 
 def _check_metadata(document: object, text: MetadataJson, bytes_max: int, depth_max: int) -> None:
     if len(text.encode("utf-8")) > bytes_max:
-        raise MalformedJson(f"metadata is larger than {bytes_max} bytes, written as compact JSON", member="metadata")
+        raise MalformedJson(f"metadata is larger than {bytes_max} bytes as compact JSON: shorten it", member="metadata")
     if _depth(document) > depth_max:
-        raise MalformedJson(f"metadata is nested more than {depth_max} deep", member="metadata")
+        raise MalformedJson(f"metadata is nested more than {depth_max} deep: use fewer levels", member="metadata")
 
 
 def _depth(node: object) -> int:

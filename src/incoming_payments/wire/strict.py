@@ -31,7 +31,7 @@ _NAME_CHARS_MAX: Final = 50  # characters of a name in a message
 def wrong_type(value: object, expected: type, names: Mapping[type, str] = NAMES) -> str | None:
     """Return the fault in the type of `value`, or `None` if the type is exactly `expected`.
 
-    A `bool` is no `int` here, and `2.0` is none either, although both are equal to one in Python.
+    A `bool` is no `int` here, and `2.0` is no `int` either, although Python compares both as equal to an `int`.
 
     >>> wrong_type(True, int)
     'must be an integer, not a boolean'
@@ -94,8 +94,8 @@ def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store
         raise JsonRefused("is not JSON", fault, position=error.pos) from None
 
 
-# The decoder keeps details that the default decoder loses. An object is a tuple of its members, an integer is the bytes
-# of its text, and another number is its text.
+# The decoder keeps details that the default JSON decoder loses. An object is a tuple of its members, an integer is the
+# bytes of its text, and another number is its text.
 class _Fraction(str):  # a number with a fraction or an exponent
     __slots__ = ()
 
@@ -186,7 +186,7 @@ _ZERO: Final = re.compile(r"-?0(?:\.0*)?(?:[eE]|$)")
 
 
 def _is_exact(text: str, value: float) -> bool:
-    """Return whether the double `value` of the number in `text` is written as that number.
+    """Return whether the double `value` is written as the same number as in `text`.
 
     A double holds each number of 15 digits. `Decimal` would take most of the time for a body full of short numbers.
     """
@@ -195,7 +195,7 @@ def _is_exact(text: str, value: float) -> bool:
         return _ZERO.match(text) is not None
     if magnitude == math.inf:
         return False
-    # A point or an exponent takes one character
+    # a point or an exponent takes at least one of the characters
     if len(text) <= sys.float_info.dig + 1 and magnitude >= sys.float_info.min:
         return True
     return Decimal(text) == Decimal(repr(value))

@@ -288,7 +288,7 @@ def test_tokens_within_the_limits_are_accepted(values: list[str]) -> None:
 )
 def test_duplicate_token_is_refused(peers: list[HttpPeer]) -> None:
     """A token may be listed only once among all peers."""
-    with pytest.raises(InvalidValue, match=r"^a token is listed twice$") as refused:
+    with pytest.raises(InvalidValue, match=r"^a token is listed twice: list it once$") as refused:
         a_policy(peers=peers)
     assert refused.value.details == {"member": "peers"}
 

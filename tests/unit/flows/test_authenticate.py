@@ -233,9 +233,7 @@ def test_nonce_without_the_port_is_refused() -> None:
     client = service.client()
     response = service.handle(client.creation(nonce="n"))
     assert refusal(response) == (401, "nonce_unsupported")
-    assert (
-        hint(response) == "a signature has a nonce, and there is no port nonces: pass nonces=..., such as store.nonces"
-    )
+    assert hint(response) == "a signature has a nonce, and ports has no nonces: pass nonces=..., such as store.nonces"
     assert service.handle(client.creation()).status == 201
 
 
@@ -401,7 +399,7 @@ def test_token_without_a_key_needs_the_port() -> None:
     response = client.create()
     assert refusal(response) == (401, "key_unusable")
     assert (
-        hint(response) == "the introspector answered without a key, and there is no port client_keys: set client_keys"
+        hint(response) == "the introspector answered without a key, and ports has no client_keys: pass client_keys=..."
     )
 
 

@@ -24,7 +24,7 @@ from kits.frozen_values import assert_frozen
 ALICE = WalletAddressUrl("https://bank.example/alice")
 BOB = WalletAddressUrl("https://bank.example/bob")
 SHOP = "https://shop.example"
-ANOTHER_WALLET = "the access token is for another wallet address: request a grant that names this one"
+ANOTHER_WALLET = "the access token is for another wallet address: request a grant for this wallet address"
 ANOTHER_CLIENT = "another client created this payment, and the access token covers only payments of your own client"
 NOT_FOUND = "there is no such incoming payment: check the id"
 

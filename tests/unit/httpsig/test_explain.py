@@ -183,7 +183,7 @@ PROVED: Final[list[tuple[str, RequestMessage, str]]] = [
     # --- the digest
     ("digest_form", digested(f"sha-512=:{HEX}:"), "is in hexadecimal digits and not in base64"),
     ("digest_form", digested(DIGEST.replace(":", "")), "is not between colons"),
-    ("digest_form", digested(DIGEST.replace("==:", ":")), "without padding"),
+    ("digest_form", digested(DIGEST.replace("==:", ":")), "has no padding"),
     ("digest_form", digested(content_digest(BODY, "sha-256").replace("256", "512")), "another algorithm than its name"),
     ("digest_form", sign(put(post(), "Content-Length", "5"), KEY, created=NOW), "is right, so Content-Length is wrong"),
     ("digest_of", reserialised(lambda body: json.dumps(body, separators=JS, ensure_ascii=False),
@@ -196,8 +196,8 @@ PROVED: Final[list[tuple[str, RequestMessage, str]]] = [
      "keys sorted"),
     ("digest_of", digested(content_digest(b'{"a":1.5,"b":1}'), b'{"a":1.50,"b":1.0}'), "JSON.stringify"),
     ("digest_of", digested(content_digest(BODY + b"\n")), "with a newline after it"),
-    ("digest_of", digested(content_digest(b"a\nb"), b"a\r\nb"), "with LF for each CRLF"),
-    ("digest_of", digested(content_digest(b"a\r\nb"), b"a\nb"), "with CRLF for each LF"),
+    ("digest_of", digested(content_digest(b"a\nb"), b"a\r\nb"), "with LF in place of each CRLF"),
+    ("digest_of", digested(content_digest(b"a\r\nb"), b"a\nb"), "with CRLF in place of each LF"),
     ("digest_of", digested(content_digest(b"\xc3\xa9"), b"\xe9"), "encoded as UTF-8 twice"),
     ("digest_of", digested(content_digest(b"")), "an empty body"),
     ("digest_of", digested(content_digest(b"undefined")), "the text undefined"),
@@ -356,7 +356,7 @@ def test_report_of_a_post() -> None:
     assert heading.startswith("signature refused, signature_invalid: the signature does not fit the key")
     assert lines == [
         f"  likely: {found.causes[0].text}",
-        '  sig1 by keyid "key-1", made 2 s ago: it is not valid for this base, as the service built it:',
+        '  sig1 by keyid "key-1", made 2 s ago: it is not valid for the base. The service built this base:',
         '    "@method": POST',
         '    "@target-uri": https://other.example/?a=<redacted, 6 characters>&<redacted, 1 character>',
         '    "authorization": GNAP <redacted, 5 characters>',
@@ -395,7 +395,7 @@ def test_refusal_of_the_host(code: str, nonce: str | None, words: str) -> None:
     found = diagnosed(SignatureRefused(code, "because (RFC 9421 §7.2.2)"), request)
     assert str(found).startswith(f"signature refused, {code}: because (RFC 9421 section 7.2.2)\n  likely: ")
     assert words in found.causes[0].text
-    assert "it is valid for this base" in str(found)
+    assert "it is valid for the base" in str(found)
     assert nonce is None or f'"{nonce}"' not in str(found)
 
 
@@ -419,7 +419,7 @@ def test_several_signatures() -> None:
     request = sign(request, KEY, created=NOW, components=("@method",), label="short")
     shown = [line.split()[0] for line in str(refused(request)).splitlines() if " by keyid " in line]
     assert shown == ["mine", "short", "sig1"]
-    assert "made 100 s ahead of our clock: it is valid for this base" in str(refused(request))
+    assert "made 100 s ahead of our clock: it is valid for the base" in str(refused(request))
     for number in range(4):
         request = sign(request, OTHER, created=NOW, label=f"sig-{number}")
     assert str(refused(request)).count(" by keyid ") == SIGNATURES_MAX

@@ -57,7 +57,7 @@ def test_port_that_is_taken_later_keeps_no_worker_from_payments(
     with socket.create_server(("127.0.0.1", port)):
         metrics.serve(0)
     (record,) = caplog.records
-    text = f"incoming payments: worker 0 has no metrics, because it cannot listen on 127.0.0.1 port {port}: "
+    text = f"incoming payments: worker 0 has no metrics, because it cannot listen on 127.0.0.1 port {port} ("
     assert (record.levelname, record.event) == ("ERROR", "metrics_unavailable")  # type: ignore[attr-defined]
     assert record.getMessage().startswith(text)
 

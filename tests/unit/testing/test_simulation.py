@@ -227,7 +227,7 @@ BROKEN_FLOWS: Final[dict[str, tuple[Flows, str]]] = {
     ),
     "latest state": (
         Flows(create_payment=broken_flows.create_that_returns_the_latest_state),
-        "another answer|a new payment is not empty",
+        "another answer|a new payment has received money, or is completed",
     ),
     "credit after the expiry": (Flows(receive=broken_flows.receive_without_expiry), ""),
     "completion after the expiry": (Flows(complete_payment=broken_flows.complete_without_expiry), EXPIRED),

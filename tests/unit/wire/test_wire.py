@@ -238,7 +238,7 @@ def test_json_limits_are_arguments() -> None:
     assert read_json(b"[[1]]", bytes_max=5, depth_max=2) == [[1]]
     with pytest.raises(MalformedJson) as caught:
         read_json(b"[[1]]", bytes_max=4)
-    assert str(caught.value) == "the body is larger than 4 bytes"
+    assert str(caught.value) == "the body is larger than 4 bytes: send a smaller one"
     with pytest.raises(MalformedJson) as caught:
         read_json(b"[[1]]", depth_max=1)
     assert str(caught.value) == "the body is nested more than 1 deep"
@@ -253,7 +253,7 @@ NO_URL = "must be an absolute http or https URL, in ASCII, of at most 2048 chara
 NO_BOOLEAN = "must be an integer, not a boolean"
 NO_FRACTION = "must be an integer, not a number with a fraction or exponent"
 NOT_SET = "is not a member that can be set: leave it out"
-TOO_LARGE = "is larger than 8192 bytes, written as compact JSON"
+TOO_LARGE = "is larger than 8192 bytes as compact JSON: shorten it"
 SERVER_SET = ["id", "createdAt", "updatedAt", "completed", "receivedAmount", "methods"]
 
 
@@ -302,7 +302,7 @@ SERVER_SET = ["id", "createdAt", "updatedAt", "completed", "receivedAmount", "me
         (body(**{"x" * 200: 1}), "x" * 100, NOT_SET),
         (body(metadata={"a": "x" * (8192 - 7)}), "metadata", TOO_LARGE),
         (body(metadata={"a": "\u20ac" * 2730}), "metadata", TOO_LARGE),  # in UTF-8
-        (body(metadata=nested(9)), "metadata", "is nested more than 8 deep"),
+        (body(metadata=nested(9)), "metadata", "is nested more than 8 deep: use fewer levels"),
     ],
 )
 def test_invalid_create_request_is_refused(text: bytes, member: str, fault: str) -> None:
@@ -331,10 +331,10 @@ def test_metadata_limits_are_arguments() -> None:
     assert read_create_request(text, metadata_bytes_max=15, metadata_depth_max=2).metadata == '{"a":{"b":1}}'
     with pytest.raises(MalformedJson) as caught:
         read_create_request(text, metadata_bytes_max=12)
-    assert str(caught.value) == "metadata is larger than 12 bytes, written as compact JSON"
+    assert str(caught.value) == "metadata is larger than 12 bytes as compact JSON: shorten it"
     with pytest.raises(MalformedJson) as caught:
         read_create_request(text, metadata_depth_max=1)
-    assert str(caught.value) == "metadata is nested more than 1 deep"
+    assert str(caught.value) == "metadata is nested more than 1 deep: use fewer levels"
 
 
 # --- dates and times--------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class ApprovalCalls:
-    """The calls of `port`. Each one ends after `bound_s` seconds at the latest."""
+    """Makes the calls to the approval `port`. Each call ends after `bound_s` seconds at the latest."""
 
     def __init__(self, port: ApprovalPort | AsyncApprovalPort, bound_s: float) -> None:
         self._port = port
@@ -25,7 +25,7 @@ class ApprovalCalls:
         self._threads = Threads()
 
     def request(self, proposal: Proposal) -> BoundedCall:
-        """Return a call of the port about `proposal`. The call has not begun."""
+        """Return a call of the port about `proposal`, which has not begun yet."""
         method = self._port.approve_payment if isinstance(proposal, ProposedPayment) else self._port.approve_credit
         return BoundedCall(self._threads, method, proposal, self._bound_s)
 
@@ -33,7 +33,7 @@ class ApprovalCalls:
 def only_approved(update: UpdatePayment[Any]) -> UpdatePayment[Any]:
     """Return `update` for a host with an approval port: it credits no packet without the approval of the host.
 
-    Its decision raises `ApprovalRequired` instead. The drivers call this function for each update.
+    Without the approval, its decision raises `ApprovalRequired`. The drivers call this function for each update.
     """
     return evolve(update, decide=partial(_decide_approved, update.decide))
 

@@ -1,4 +1,4 @@
-"""Calls of a port that end after a bound at the latest. An answer after the bound is dropped.
+"""Calls of a port with a timeout. An answer after the timeout is dropped.
 
 A sync port runs in a thread, so that a port that hangs cannot block the service. An async port is cancelled.
 """
@@ -20,7 +20,10 @@ from incoming_payments.limits import PORT_THREADS_MAX
 
 
 class BoundedCall:
-    """One call of a port. Call `wait` in a thread, or `await` the call. Both raise `TimeoutError` at the bound."""
+    """One call of a port. Call `wait` in a thread, or `await` the call.
+
+    Both raise `TimeoutError` when the timeout passes.
+    """
 
     def __init__(self, threads: "Threads", method: Callable[[Any], Any], argument: object, bound_s: float) -> None:
         self._threads = threads
@@ -38,7 +41,7 @@ class BoundedCall:
             future.cancel()  # the caller no longer needs a call that has not begun
         _check_in_time(deadline_s)
         if inspect.iscoroutine(answer):
-            answer.close()  # otherwise Python warns that the coroutine was never awaited
+            answer.close()  # without `close`, Python warns that the coroutine was never awaited
             raise PortMissing("approval is async: use arun, or AsyncIncomingPayments")
         return answer
 
@@ -46,7 +49,7 @@ class BoundedCall:
         return self._bounded().__await__()
 
     async def _bounded(self) -> Any:
-        # Not `asyncio.wait_for`: it waits for ever for a coroutine that ignores its cancellation.
+        # Do not use `asyncio.wait_for`, which waits for ever for a coroutine that ignores its cancellation.
         deadline_s = time.monotonic() + self._bound_s
         task = asyncio.ensure_future(self._answer())
         try:
@@ -75,7 +78,7 @@ def _check_in_time(deadline_s: float) -> None:
 
 
 def _ignore(task: "asyncio.Future[Any]") -> None:
-    """Take the exception of a dropped call, because asyncio logs exceptions that no code takes."""
+    """Retrieve the exception of a dropped call, because asyncio logs exceptions that no code retrieves."""
     if not task.cancelled():
         task.exception()
 
@@ -105,7 +108,9 @@ class Threads:
         context = contextvars.copy_context()
         with self._lock:
             if self._calls.qsize() >= PORT_THREADS_MAX:
-                raise TimeoutError(f"{self._started} calls of the port have no answer yet, and as many more wait")
+                raise TimeoutError(
+                    f"{self._started} calls of the port have no answer yet, and as many more wait: make the port faster"
+                )
             if not self._idle.acquire(blocking=False) and self._started < PORT_THREADS_MAX:
                 name = "incoming-payments-port"
                 threading.Thread(target=self._work, args=(self._calls,), name=name, daemon=True).start()

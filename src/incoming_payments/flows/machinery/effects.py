@@ -36,7 +36,7 @@ T = TypeVar("T")
 class Effect(Generic[T]):
     """A request to a port. `answer = yield from effect` keeps the type of the answer.
 
-    `method` is the port and its method, for messages. Raises `ConfigurationError` when the answer is not of one of the
+    `method` names the port and its method in messages. Raises `ConfigurationError` when the answer is not of one of the
     types `answers`.
     """
 
@@ -59,8 +59,8 @@ Flow = Generator[Effect[Any], Any, T]
 class Guarded(Generator[Effect[Any], Any, T]):
     """A flow that warns if it is dropped without being run, like a coroutine that was never awaited.
 
-    `yield from` and the drivers take the generator out of the flow, so a step costs no more than without the warning.
-    The second attempt raises `FlowStuck`: a generator that has run returns `None` at once, as if it had succeeded.
+    `yield from` and the drivers take the generator out of the flow, so a step costs no more than without the warning. A
+    second run raises `FlowStuck`, because a used generator would return `None` at once, as if it had succeeded.
     """
 
     __slots__ = ("_steps", "_unrun")
@@ -69,7 +69,7 @@ class Guarded(Generator[Effect[Any], Any, T]):
         self._unrun: Flow[T] | None = unrun
 
     def __iter__(self) -> Flow[T]:
-        """Return the generator, once."""
+        """Return the generator. A second call raises `FlowStuck`."""
         steps, self._unrun = self._unrun, None
         if steps is None:
             raise FlowStuck("this flow has already run: make a new flow for each call")
@@ -95,7 +95,7 @@ class Guarded(Generator[Effect[Any], Any, T]):
 
 
 def flow(function: Callable[P, Flow[T]]) -> Callable[P, Flow[T]]:
-    """Make each flow of `function` warn when it is dropped without being run, because it has done nothing.
+    """Make each flow that `function` returns warn when it is dropped without being run.
 
     Decorate the flows that hosts call.
     """
@@ -126,7 +126,7 @@ class FindWalletAddress(Effect[WalletAddress | InactiveWalletAddress | None]):
 
 
 def find_wallet_address(url: WalletAddressUrl) -> Flow[WalletAddress | InactiveWalletAddress | None]:
-    """Find the wallet address. A timeout or a lost connection is an outage, and no fault of the port.
+    """Find the wallet address. A timeout or a lost connection counts as an outage, and not as a defect of the port.
 
     Raises `ConfigurationError` when the port answers with a wallet address of another URL.
     """
@@ -162,7 +162,7 @@ class FindClientKey(Effect[Mapping[str, object] | None]):
 
 @frozen
 class UseNonce(Effect[bool]):
-    """Use the nonce `key`, and return whether this is its first use. It counts as used until `until` has passed."""
+    """Use the nonce `key`, and return whether this is its first use. It stays used until `until` has passed."""
 
     method: ClassVar = "nonces.use"
     answers: ClassVar = (bool,)
@@ -183,7 +183,8 @@ class AllocateMethods(Effect[Sequence[IlpPaymentMethod]]):
 class InsertPayment(Effect[KeyedCreation | None]):
     """Store a new payment with its events and its idempotency key. Answer when all are durable.
 
-    The answer is `None`, or the earlier record of the key; then nothing is stored. Raises `PaymentExists`.
+    The answer is `None`, or the earlier record of the key. In the second case nothing is stored. Raises
+    `PaymentExists`.
     """
 
     method: ClassVar = "store.insert"
@@ -216,7 +217,7 @@ class UpdatePayment(Effect[T]):
     """Load, decide and store in one transaction. Answer when the transaction is durable. Raises `PaymentNotFound`.
 
     If the host has an approval port, a decision that credits the money of a packet needs the approval of the host
-    (`Decision.approved`). Otherwise the driver raises `ApprovalRequired`, and nothing is stored.
+    (`Decision.approved`). Without the approval, the driver raises `ApprovalRequired`, and nothing is stored.
     """
 
     method: ClassVar = "store.update"
@@ -227,7 +228,10 @@ class UpdatePayment(Effect[T]):
 
 @frozen
 class RequestApproval(Effect[Approval]):
-    """Request the approval of the host. A service without the port approves. Raises `PolicyRefused` for a refusal."""
+    """Request the approval of the host. A service without an approval port approves everything.
+
+    Raises `PolicyRefused` for a refusal.
+    """
 
     method: ClassVar = "approval"
     answers: ClassVar = (Approval,)
@@ -236,7 +240,7 @@ class RequestApproval(Effect[Approval]):
 
 @frozen
 class CountRequest(Effect[float | None]):
-    """Count a request of `client`. The answer is `None`, or the seconds until the quota admits one again."""
+    """Count a request of `client`. The answer is `None`, or the seconds until the quota admits another request."""
 
     method: ClassVar = "quotas.admit"
     answers: ClassVar = (float, int, NoneType)

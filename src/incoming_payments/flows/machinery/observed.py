@@ -54,6 +54,6 @@ class EffectReporter:
 
 
 def _code(error: Exception) -> str:
-    if isinstance(error, ConnectionError | TimeoutError):  # `flows.authenticate` maps these too
+    if isinstance(error, ConnectionError | TimeoutError):  # `flows.authenticate` treats these as an outage too
         return AuthorizationServerUnavailable.code
     return error.code if isinstance(error, IncomingPaymentsError) else "internal_error"

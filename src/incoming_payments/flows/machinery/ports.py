@@ -38,7 +38,8 @@ Validator = Callable[[object, "Attribute[Any]", Any], None]
 def _port(protocol: type, *, is_sync: bool = False) -> Validator:
     """Return a validator for an object with the methods of `protocol`, or `None`.
 
-    `is_sync` refuses `async def`. Otherwise the validator refuses a port of this library that blocks the event loop.
+    With `is_sync`, the validator refuses `async def` methods. Without `is_sync`, it refuses a port of this library that
+    blocks the event loop.
     """
     methods = [name for name in vars(protocol) if not name.startswith("_")]
 
@@ -60,7 +61,7 @@ def _port(protocol: type, *, is_sync: bool = False) -> Validator:
 
 def _function(_: object, attribute: "Attribute[Any]", value: object) -> None:
     if not callable(value):
-        text = f"{attribute.name} must be a function of a number of bytes, not {name_of(value)}"
+        text = f"{attribute.name} must be a function that takes a number of bytes, not {name_of(value)}"
         raise ConfigurationError(text, setting=attribute.name)
 
 
@@ -71,7 +72,7 @@ def _bound(_: object, attribute: "Attribute[Any]", value: object) -> None:
 
 
 class _Calls:
-    """The state for the calls of ports, for the drivers."""
+    """The state that the drivers need to call ports."""
 
     approval: Any
     approval_s: float
@@ -92,11 +93,11 @@ class Ports(_Calls):
     """The ports for `run`. Leave out ports that the flows of the host do not use.
 
     A process that only credits money needs only a `store`. Without `nonces`, a request with a nonce in its signature is
-    refused. Without `client_keys`, a request is refused if its token does not carry a key. Without `approval` every
-    payment and packet is approved, and without `quotas` there is no limit. `approval_s` is how many seconds
-    `approval` may take. `randomness(count)` returns random bytes for ids and nonces; change it only in tests. Raises
-    `ConfigurationError` for an object without the methods of its port, for a class in place of an object, and for
-    `async def` methods.
+    refused. Without `client_keys`, a request is refused if the introspection answer for its token contains no key.
+    Without `approval` every payment and packet is approved, and without `quotas` there is no limit. `approval_s` is how
+    many seconds `approval` may take. `randomness(count)` returns random bytes for ids and nonces; change it only in
+    tests. Raises `ConfigurationError` for an object without the methods of its port, for a class in place of an object,
+    and for `async def` methods.
     """
 
     store: PaymentStore | None = field(default=None, validator=_port(PaymentStore, is_sync=True))
@@ -115,8 +116,8 @@ class Ports(_Calls):
 class AsyncPorts(_Calls):
     """The ports for `arun`, each sync or async. See `Ports`.
 
-    A sync port must not wait, because it would block the event loop. Raises `ConfigurationError` also for such a port
-    of this library, and names its async class.
+    A sync port must not wait, because it would block the event loop. Raises `ConfigurationError` also if such a port is
+    one of this library; the error names the async class to use instead.
     """
 
     store: AsyncPaymentStore | PaymentStore | None = field(default=None, validator=_port(PaymentStore))
@@ -137,6 +138,6 @@ class AsyncPorts(_Calls):
 
 def check_for_asyncio(ports: AsyncPorts | Ports) -> None:
     """Raise `ConfigurationError` for a port of this library in `ports` that would block an event loop."""
-    if isinstance(ports, Ports):  # `AsyncPorts` is checked when it is built
+    if isinstance(ports, Ports):  # `AsyncPorts` has made this check in its constructor
         for each in fields(Ports):
             check_unblocking(each.name, getattr(ports, each.name))

@@ -42,7 +42,7 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.FindExpired: ("store", lambda port, effect: port.find_expired(effect.now, effect.limit)),
     effects.FindPayments: ("store", lambda port, effect: port.find_payments(effect.query)),
 }
-# The answers in place of optional ports: without them, every request is approved, and no limit applies.
+# The answers when an optional port is missing: every request is approved, and no limit applies.
 _WITHOUT_PORT: Final[Mapping[type[effects.Effect[Any]], Any]] = {
     effects.RequestApproval: Approval.APPROVED,
     effects.CountRequest: None,
@@ -85,8 +85,9 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports, *, reporter: Ef
     `reporter` tells the observer about the introspections and credits of the flow.
 
     Raises the exceptions of `run`, and `ConfigurationError` for a port of this library that would block the event loop.
-    A sync port of the host that blocks it for long is logged, once for each port. When the task is cancelled during a
-    port operation, the flow is closed, but the operation may still take effect. That is why credits have ids.
+    A sync port of the host that blocks the event loop for long is logged, once for each port. When the task is
+    cancelled during a port operation, the flow is closed, but the operation may still take effect. That is why credits
+    have ids.
     """
     flow = fresh(flow, ports)
     check_for_asyncio(ports)
@@ -122,7 +123,7 @@ def fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
             return flow
     for one in (flow, ports):
         if isinstance(one, Generator):
-            one.close()  # this error is enough: do not also warn that the flow was never run
+            one.close()  # this error is enough, so do not also warn that the flow was never run
     found = " and ".join("a flow" if isinstance(one, Generator) else name_of(one) for one in (flow, ports))
     raise ConfigurationError(f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}")
 
@@ -135,7 +136,7 @@ def _perform(ports: Ports, effect: effects.Effect[Any]) -> Any:
     if not inspect.isawaitable(answer):
         return answer
     if inspect.iscoroutine(answer):
-        answer.close()  # otherwise Python warns that the coroutine was never awaited
+        answer.close()  # without `close`, Python warns that the coroutine was never awaited
     raise PortMissing(f"{effect.method} is async: use arun, or AsyncIncomingPayments")
 
 

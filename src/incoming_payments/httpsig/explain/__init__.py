@@ -1,7 +1,7 @@
 """Diagnosis of a refused signature, for the log of a host and never for the client.
 
-`explain` rebuilds the signature base with one known mistake after another, and checks whether the signature is valid
-then. Only hosts import this package; `verify` does not use it.
+`explain` rebuilds the signature base with one known mistake after another, and each time checks whether the signature
+is valid. Only hosts import this package; `verify` does not use it.
 """
 
 from attrs import frozen
@@ -40,7 +40,7 @@ def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     >>> print(explain(SignatureRefused("signature_missing", "the request is not signed"), evidence).causes[0])
     likely: Signature is the text undefined: a layer below the signer repeated the request unsigned
     """
-    cause = refusal.__cause__  # set when a caller of `verify` raises its own refusal in place of that of `verify`
+    cause = refusal.__cause__  # set when a caller of `verify` replaces the refusal of `verify` by its own
     case = open_case(evidence, cause.code if isinstance(cause, SignatureRefused) else refusal.code)
     causes, is_complete = find_causes(case)
     if not causes:
@@ -71,9 +71,9 @@ def _signature_lines(case: Case, one: ReadSignature) -> list[str]:
     holds = "it could not be verified"
     if one.key is not None and not one.draft.missing:
         verb = "is" if one.key.verify(one.octets, one.draft.base()) else "is not"
-        holds = f"it {verb} valid for this base"
+        holds = f"it {verb} valid for the base"
     by = "without keyid" if given.key_id is None else f"by keyid {show.quote(given.key_id)}"
-    lines = [f"  {show.show(given.label)} {by}, {age}: {holds}, as the service built it:"]
+    lines = [f"  {show.show(given.label)} {by}, {age}: {holds}. The service built this base:"]
     for component, value in one.draft.lines:
         shown = "<no value>" if value is None else show.value(component, value)
         lines.append(f"    {show.identifier(component)}: {shown}")

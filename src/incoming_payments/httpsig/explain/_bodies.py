@@ -25,17 +25,17 @@ _WRITERS: Final[tuple[tuple[str, dict[str, Any], tuple[tuple[str, str], ...]], .
 
 
 def claims(text: str) -> Iterator[tuple[bytes, str]]:
-    """Yield the digests in the text of a field, each with its flaw: how its form differs from RFC 9530, if it does."""
+    """Yield the digests in the text of a field, each with its flaw: how it differs from the form of RFC 9530."""
     for name, before, value, after in _CLAIM.findall(text)[:_CLAIMS_MAX]:
         base64 = value.rstrip("=").replace("+", "-").replace("/", "_")
         digest = urlsafe_b64decode(base64 + "=" * (-len(base64) % 4)) if len(base64) % 4 != 1 else b""
         flaws = ["is not between colons"] if not before == after == ":" else []
         if len(value) % 4 or {"-", "_"} & set(value):
-            flaws.append("is in base64url, or without padding")
+            flaws.append("is in base64url or has no padding")
         if re.fullmatch(r"[0-9a-fA-F]{64}(?:[0-9a-fA-F]{64})?", value):
             digest, flaws = bytes.fromhex(value), ["is in hexadecimal digits and not in base64"]
         if name != {64: "sha-512", 32: "sha-256"}.get(len(digest)):
-            flaws.append("has another algorithm than its name says")
+            flaws.append("is the digest of another algorithm than its name says")
         if len(digest) in _HASHES:
             yield digest, " and ".join(flaws)
 
@@ -51,8 +51,8 @@ def other_bodies(body: bytes) -> Iterator[tuple[bytes, str]]:
         yield text.encode(), f"the text {text}" if text else "an empty body"
     yield body + b"\n", "the body with a newline after it"
     yield body.strip(), "the body without the white space around it"
-    yield body.replace(b"\r\n", b"\n"), "the body with LF for each CRLF"
-    yield body.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"), "the body with CRLF for each LF"
+    yield body.replace(b"\r\n", b"\n"), "the body with LF in place of each CRLF"
+    yield body.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"), "the body with CRLF in place of each LF"
     yield body.decode("latin-1").encode(), "the body encoded as UTF-8 twice"
     try:
         document = json.loads(body, parse_float=_js_number)

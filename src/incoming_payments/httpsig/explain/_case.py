@@ -1,4 +1,4 @@
-"""A refused request taken apart: its signatures, and for each one the lines of its signature base."""
+"""The parts of a refused request: its signatures, and for each signature the lines of its signature base."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -60,7 +60,7 @@ class Draft:
 
 @frozen
 class ReadSignature:
-    """One signature of the request, the key that its `keyid` names if the client has that key, and its base."""
+    """One signature of the request, its base, and the key that its `keyid` names, if the client has that key."""
 
     given: SignatureInput
     octets: bytes
@@ -87,12 +87,12 @@ class Case:
         return ", ".join(self.evidence.request.values(name))[:HEADER_BYTES_MAX]
 
     def names(self, names: Sequence[str]) -> str:
-        """Return a few names from outside in quotes."""
+        """Return a few names from the request in quotes."""
         return ", ".join([self.redactor.quote(name) for name in names[:4]])
 
 
 def open_case(evidence: Evidence, code: str) -> Case:
-    """Take the request apart. Raises nothing."""
+    """Split the request into its parts. Raises nothing."""
     request, shapes = evidence.request, evidence.policy.shapes
     lines = request.values("signature-input"), request.values("signature")
     form = any_strict_form(shapes, *lines) or StrictForm(", ".join(lines[0]), ", ".join(lines[1]), None)

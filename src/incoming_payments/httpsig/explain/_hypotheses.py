@@ -21,7 +21,7 @@ from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_M
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
 _ZONE_OFF_S_MAX: Final = 120  # seconds of error beyond whole hours: the largest for a clock in a wrong time zone
-_NONCE_CHARS_MIN: Final = 8  # fewer characters, even random ones, repeat within some thousand requests
+_NONCE_CHARS_MIN: Final = 8  # shorter random nonces repeat within some thousand requests
 _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
 
 
@@ -39,7 +39,7 @@ class Cause:
 
 @frozen
 class Hypothesis:
-    """One row of the table: a mistake, the codes for which it is tried, its trials, and its words for the host."""
+    """One row of the table: a mistake, the codes for which it is tried, its trials, and the text for the host."""
 
     name: str
     codes: Collection[str]
@@ -49,7 +49,7 @@ class Hypothesis:
 
 
 def find_causes(case: Case) -> tuple[list[Cause], bool]:
-    """Return the causes that fit, the proved ones first, and whether every hypothesis was tried."""
+    """Return the causes that match, the proved causes first, and whether every hypothesis was tried."""
     causes: list[Cause] = []
     budget = EXPLAIN_VERIFICATIONS_MAX
     for row in HYPOTHESES:
@@ -82,7 +82,7 @@ def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case]
 _LABEL: Final = r"[A-Za-z*][A-Za-z0-9_\-.*]{0,63}"
 _INPUT: Final = re.compile(rf"\s*({_LABEL})=(\([^()]*\)(?:;[^;,\"]*(?:\"[^\"]*\")?)*)")
 _SIGNATURE: Final = re.compile(rf"\s*(?:({_LABEL})=)?[:\"']?([A-Za-z0-9+/_\-]{{16,2000}})={{0,2}}[:\"']?\s*")
-_REPAIRS: Final = (  # a pattern in Signature-Input, its correct form, and the mistake
+_REPAIRS: Final = (  # a wrong pattern in Signature-Input, the correct form, and the mistake
     (re.compile(r";created=\"?([0-9]{9,11})[0-9]{3}\"?(?=;|\s|$)"), r";created=\1", "created is in milliseconds"),
     (re.compile(r";created=\"?([0-9]+)(?:\"|\.[0-9]+\"?)"), r";created=\1", "created is in quotes or has a fraction"),
     (re.compile(r";keyid=", re.IGNORECASE), ";keyid=", "keyid has upper-case letters"),
@@ -91,7 +91,7 @@ _REPAIRS: Final = (  # a pattern in Signature-Input, its correct form, and the m
 
 
 def _form(case: Case) -> Iterator[Trial]:
-    """Read both fields in any form. A valid signature for the base that the client meant proves a trial."""
+    """Read both signature fields in any form. A valid signature for the base that the client meant proves a trial."""
     inputs, signatures = case.text("signature-input"), case.text("signature")
     written, signature = _INPUT.fullmatch(inputs), _SIGNATURE.fullmatch(signatures)
     if written is None or signature is None:
@@ -135,7 +135,7 @@ def _fields_missing(case: Case) -> Iterator[Trial]:
 
 
 def _repeated(case: Case) -> Iterator[Trial]:
-    """Yield the reason for a replay that fits the first signature. The policy accepted it or a later one."""
+    """Yield the reason for a replay that fits the first signature. The policy accepted this or a later one."""
     nonces = [len(one.given.nonce) for one in case.signatures if one.given.nonce]
     if nonces and nonces[0] < _NONCE_CHARS_MIN:
         yield Trial(f"its nonces have {nonces[0]} characters, and short nonces repeat")
@@ -299,7 +299,7 @@ def _token(case: Case, one: ReadSignature) -> Iterator[Trial]:
 
 
 def _lost_field(case: Case, one: ReadSignature) -> Iterator[Trial]:
-    """Yield values for the fields that did not arrive, or arrived more than once."""
+    """Yield values that the client may have signed for fields that did not arrive, or arrived more than once."""
     request, missing = case.evidence.request, one.draft.missing
     lines = {name: request.values(name) for name in missing}
     how = " once, and it arrived more than once" if any(lines.values()) else ", which did not arrive"
@@ -362,7 +362,7 @@ _DIGEST: Final = _CHANGED | {Code.DIGEST_MALFORMED, Code.DIGEST_UNSUPPORTED}
 _INVALID: Final = {Code.SIGNATURE_INVALID}
 _REPLAYED: Final = {"nonce_used", "request_repeated"}  # codes of `flows.authenticate`
 
-HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are tried: the commonest first
+HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order of the trials, the most common mistake first
     Hypothesis("undefined", _FORM, _undefined, "{said}: a layer below the signer repeated the request unsigned"),
     Hypothesis("cavage", _FORM, _cavage, "the client signs as draft-cavage-http-signatures says, and not as RFC 9421"),
     Hypothesis("form", _FORM, _form, "the fields are not written as RFC 9421 section 4 says: {said}"),
@@ -378,7 +378,7 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
     Hypothesis("not_covered", _COVERAGE, _not_covered, "the signature does not cover {said}"),
     Hypothesis("covered_instead", _COVERAGE | _ABSENT | {Code.COMPONENT_UNSUPPORTED}, _covered_instead,
         "in place of a required component {said}"),
-    Hypothesis("clock", {Code.STALE, Code.CREATED_IN_FUTURE}, _each(_clock), "the times differ: {said}"),
+    Hypothesis("clock", {Code.STALE, Code.CREATED_IN_FUTURE}, _each(_clock), "the clocks differ: {said}"),
     Hypothesis("lost_field", _ABSENT, _each(_lost_field, complete=False), "the client signed {said}"),
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
     Hypothesis("digest_of", _DIGEST, _digest_of, "the digest belongs to {said}, and not to the bytes received"),
@@ -392,7 +392,7 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order in which they are 
         " another keyid"),
     Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, but the JWK names"
         " another algorithm"),
-    Hypothesis("der", _INVALID, _each(_der), "the signature is in DER; it must be r and s alone"),
+    Hypothesis("der", _INVALID, _each(_der), "the signature is in DER: send r and s as raw bytes, one after the other"),
     Hypothesis("created", _INVALID, _each(_created), "the client signed another time: {said}"),
     Hypothesis("target", _INVALID, _each(_target("scheme", "host", "path", "query", others_max=3)),
         "the client signed {said}: base_url must be the URL that clients use"),

@@ -16,11 +16,11 @@ _SECRET_FIELDS: Final = frozenset({"authorization", "cookie", "proxy-authorizati
 _SHOWN_FIELDS: Final = frozenset({"accept", "content-encoding", "content-length", "content-type", "date", "host"})
 _SHOWN_PARAMETERS: Final = frozenset({"alg", "created", "expires", "keyid", "tag"})
 _SCHEME: Final = re.compile(r"(GNAP|Bearer|Basic|DPoP) +", re.IGNORECASE)
-_LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # such a text in the field `Signature` is a signature
+_LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # a text of this form in the field `Signature` is a signature
 
 
 class Redactor:
-    """Show pieces of one request. Its methods raise nothing."""
+    """Shows pieces of one request. Its methods never raise an exception."""
 
     def __init__(self, request: RequestMessage) -> None:
         secrets = [value for name in _SECRET_FIELDS for value in request.values(name)]
@@ -58,7 +58,7 @@ class Redactor:
         return hidden(value)
 
     def uri(self, uri: str) -> str:
-        """Return a URI, a part of one, or a method, with the names of the query and without its values."""
+        """Return a URI, a part of a URI, or a method, with the names of the query parameters, but without values."""
         path, mark, query = uri.partition("?")
         if len(query) > EXPLAIN_VALUE_CHARS_MAX:
             return f"{self.show(path)}?{hidden(query)}"

@@ -34,7 +34,7 @@ class RightTable:
     """A right of a token."""
 
     actions: tuple[Action, ...] = setting(f"some of {', '.join(f'`{action}`' for action in Action)}")
-    identifier: WalletAddressUrl | None = setting("the wallet address, one of those above", None, "all of them")
+    identifier: WalletAddressUrl | None = setting("one of the wallet addresses above", None, "all of them")
 
 
 @frozen(kw_only=True)
@@ -42,7 +42,7 @@ class TokenTable:
     """An access token for development."""
 
     value: AccessToken = setting("the access token", written='"{token}"')
-    client: str = setting("the client: it sees the payments of its own `client`", written='"{base_url}/a-client"')
+    client: str = setting("the id of the client, under which its payments are found", written='"{base_url}/a-client"')
     jwk_file: ClientKey = setting(
         "a file with the client's public key, a JWK, for the signatures of requests with this token; `sign` "
         "expects the private key in the file of the same name that ends in .pem",
@@ -51,7 +51,7 @@ class TokenTable:
     rights: tuple[RightTable, ...] = setting(
         "the rights of the token, an array of tables; see `rights`",
         written="[{{ actions = " + toml(_OWN) + ', identifier = "{base_url}/alice" }}]',
-        least="one or more tables in a token",
+        least="each token needs one or more",
         example='rights = [{ actions = ["create"] }]',
     )
     expires_at: datetime | None = setting("when the token expires", None, "never", written="2027-01-01T00:00:00Z")
@@ -73,7 +73,7 @@ class AuthorizationServerTable:
         written='"https://auth.bank.example"',
     )
     audience: str | None = setting(
-        "the name of this service in `aud`: a token for other services only is refused",
+        "the name of this service in `aud`: a token that is only for other services is refused",
         None,
         "a token with `aud` is refused",
         written='"incoming-payments"',
@@ -92,7 +92,7 @@ class AuthorizationServerTable:
         written='"incoming-payments"',
     )
     timeout_s: int = setting(
-        "how many seconds an introspection may take; then the response is 503",
+        "how many seconds an introspection may take; after that, the response is 503",
         int(INTROSPECTION_S_DEFAULT),
         bounds=(1, int(INTROSPECTION_S_MAX)),
     )
@@ -103,7 +103,7 @@ class AuthorizationServerTable:
     )
     client_keys: bool = setting(
         "whether the service reads the key of a client from `jwks.json` below the wallet address of the client, if "
-        "the token does not carry it",
+        "the introspection answer does not contain it",
         True,
     )
     allow_http: bool = setting(

@@ -1,4 +1,4 @@
-"""Warnings about settings that are valid but probably a mistake. Each names the setting and the change to make."""
+"""Warnings about settings that are valid but probably a mistake. Each warning names the setting and what to change."""
 
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
@@ -95,7 +95,7 @@ def of_assets(hosted: Mapping[str, Asset], of_peers: Mapping[str, Asset], tolera
         if hosted and asset not in hosted.values():
             yield (
                 f"{name} has the asset {asset.code} at scale {asset.scale}, but no wallet address has this asset: this "
-                "peer cannot pay, unless asset_code and asset_scale agree"
+                "peer cannot pay; correct asset_code and asset_scale, or add a wallet address with this asset"
             )
     for name, asset in hosted.items():
         if tolerance_units > 10**asset.scale:

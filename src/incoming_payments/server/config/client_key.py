@@ -74,7 +74,7 @@ def _hint(jwk: Mapping[str, object], member: object) -> str | None:
 
 
 def _kind(kty: object, crv: object) -> str:
-    """Return the kind of a key in the words of its JWK."""
+    """Return the kind of a key, with the names that a JWK uses."""
     parts = [("kty", kty)] if kty == "RSA" else [("kty", kty), ("crv", crv)]
     return " and ".join(f'no "{name}"' if value is None else f'"{name}": {_shown(value)}' for name, value in parts)
 

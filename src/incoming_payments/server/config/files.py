@@ -16,9 +16,9 @@ from incoming_payments.limits import CONFIGURATION_BYTES_MAX, PEER_TOKEN_CHARS_M
 POSIX = os.name == "posix"  # on other systems, the mode of a file does not define the access of users
 
 PRIVATE: Final = 0o077  # mode bits that a file with a secret must not have
-PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have: its writers can pose as the client
+PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have, or other users could change the key
 _OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
-_STICKY: Final = stat.S_IWOTH | stat.S_ISVTX  # with both bits, as /tmp has them, a user can replace only own files
+_STICKY: Final = stat.S_IWOTH | stat.S_ISVTX  # with both bits, as in /tmp, a user can replace only own files
 # A file name with an extension that no secret ends with
 _EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")
 _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
@@ -62,7 +62,7 @@ def read_bounded(path: Path, *, if_missing: str) -> bytes:
 class Files:
     """The files in `folder`. `warnings` lists the files and folders that other users can access.
 
-    The methods raise `InvalidValue` for a file that cannot be read or used, unless they name another exception.
+    The methods raise `InvalidValue` for a file that cannot be read or used, unless their docstrings say otherwise.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -108,7 +108,7 @@ class Files:
             self.warnings.append(text)
 
     def _shown(self, name: str) -> str:
-        """Return the path of a file for an error message, unless `name` may be a secret in the wrong place."""
+        """Return the path of a file for an error message, or hide it if `name` may be a secret in the wrong place."""
         path = self.folder / name
         is_name = name.isprintable() and (
             len(name) < PEER_TOKEN_CHARS_MIN  # the name is shorter than any secret

@@ -49,9 +49,9 @@ class IlpTable:
         "the ILP address of this service; the address of a payment is one segment longer", written='"test.bank"'
     )
     secret_files: tuple[ServerSecret, ...] = setting(
-        "files with 32 random bytes or more in hexadecimal, newest first: addresses and shared secrets are derived "
-        "from them, and each of them can read STREAM packets. To rotate, put a new file in front. Remove an old "
-        "secret when all payments that were created with it have completed or expired",
+        "files with 32 random bytes or more in hexadecimal, newest first. Addresses and shared secrets are derived "
+        "from these secrets, and each secret can decrypt STREAM packets. To rotate, put a new file in front. Remove an "
+        "old secret when all payments that were created with it have completed or expired",
         check=_files(SERVER_SECRETS_MAX),
         written='["{secret}"]',
     )
@@ -66,11 +66,11 @@ class IlpTable:
         EXCESS_BASIS_POINTS_DEFAULT,
         bounds=(0, EXCESS_BASIS_POINTS_MAX),
         usual=(0, 1000),
-        unusual="100 is one percent, and senders may pay that much too much by mistake",
+        unusual="100 is one percent, and the service accepts an excess of this share",
     )
     margin_ms: int = setting(
-        "the milliseconds that a packet must have left when it is credited: to commit, and for the reply to travel "
-        "back. A peer does not pay for a packet with a late reply",
+        "at the latest, a packet is credited this many milliseconds before it expires, so that the reply arrives in "
+        "time. A peer does not pay for a packet with a late reply",
         PREPARE_MARGIN_MS_DEFAULT,
         bounds=(0, PREPARE_MARGIN_MS_MAX),
         usual=(100, 10_000),

@@ -44,11 +44,11 @@ _NAMES: Final[Mapping[type, str]] = {
     time: "a time",
 }
 _TOP: Final = "in front of the first table"
-HARMLESS_NAME: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name that may be a setting, and cannot be a token
+HARMLESS_NAME: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name that may be a setting, but cannot be a token
 
 
 class _WrongType(ConfigurationError):
-    """A value has another type in TOML."""
+    """A value has the wrong type in TOML."""
 
 
 # --- cattrs --------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def _first_error(error: Exception, root: type) -> ConfigurationError:
 
 
 def _gift(attribute: "Attribute[Any]", place: str) -> str:
-    """Return what to give for a missing setting or table."""
+    """Return the advice for a missing setting or table."""
     cls = inner_table(attribute)
     if cls and is_array(attribute.type):
         return f"give at least one, as {example_of(attribute)}"
@@ -170,7 +170,7 @@ def _instead(attribute: "Attribute[Any]", reason: str) -> str:
 
 
 def _suggestion(name: str, table: type, root: type) -> str:
-    """Return what to do about the unknown setting `name`."""
+    """Return the advice for the unknown setting `name`."""
     known = [name for name, attribute in fields_dict(table).items() if attribute.init]
     if near := difflib.get_close_matches(name, known, 1):
         return f"did you mean {near[0]}?"
@@ -199,7 +199,7 @@ def _member(error: IncomingPaymentsError) -> str:
 
 
 def _about(setting: str, error: IncomingPaymentsError, found: object = None) -> ConfigurationError:
-    """Return `error` as an error about the setting. It shows the value `found` if that is an integer."""
+    """Return `error` as an error about the setting. The error shows the value `found` if it is an integer."""
     rest = error.description.removeprefix(f"{_member(error)} ")
     colon = ":" if isinstance(error, InvalidValue) and rest == error.description else ""
     shown = f", not {found}" if type(found) is int else ""
@@ -210,8 +210,8 @@ def _about(setting: str, error: IncomingPaymentsError, found: object = None) -> 
 def naming(path: str, table: object = None, **settings: str) -> Iterator[None]:
     """Turn the `InvalidValue` of a value's constructor into a `ConfigurationError` that names the setting.
 
-    `table` is the table at `path`. The setting of a member has the name in `settings`, or the name of the member in
-    snake case. If the table has no such setting, the error names the table.
+    `table` is the table at `path`. `settings` maps members to settings. Without an entry, the setting has the name of
+    the member in snake case. If the table has no such setting, the error names the table.
     """
     try:
         yield
@@ -224,13 +224,13 @@ def naming(path: str, table: object = None, **settings: str) -> Iterator[None]:
 
 
 class Once:
-    """Values that may be given once each, with the settings that gave them."""
+    """Remembers which setting has which value, because no two of these settings may have the same value."""
 
     def __init__(self) -> None:
         self._settings: dict[Hashable, str] = {}
 
     def add(self, value: Hashable, setting: str, instead: str) -> None:
-        """Record that `setting` gave `value`. Raises `ConfigurationError` when another setting gave it before."""
+        """Record that `setting` has `value`. Raises `ConfigurationError` when another setting has the same value."""
         first = self._settings.setdefault(value, setting)
         if first != setting:
             raise refused(setting, f"holds the same value as {first}: {instead}")

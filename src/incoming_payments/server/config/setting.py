@@ -1,7 +1,8 @@
 """The declaration of settings: each is a field of the attrs class of its table.
 
-`setting` and `table` declare a field with all that documents say about it. `settings_of` and `tables_of` return the
-declarations, for the errors of the reader, the configuration that `init` writes, and the table in `docs/server.md`.
+`setting` and `table` declare a field, together with the text that the documentation has about it. `settings_of` and
+`tables_of` return the declarations, for the errors of the reader, the configuration that `init` writes, and the table
+in `docs/server.md`.
 """
 
 import json
@@ -23,10 +24,10 @@ _TABLE: Final = "table"
 class Setting:
     """The declaration of a setting.
 
-    `default` is its value when it is left out. `REQUIRED` means that a missing setting is an error. `None` means
-    that `otherwise` describes the default. `bounds` are its least and greatest value. A value outside `usual` gets a
-    warning that gives the reason in `unusual`. `written` is its value in the configuration of `init`, as TOML with
-    placeholders in braces. Without `written`, `init` writes the default. `init` writes an optional setting as a
+    `default` is the value when the setting is left out. `REQUIRED` means that a missing setting is an error. `None`
+    means that `otherwise` describes the default. `bounds` are the least and the greatest value. A value outside `usual`
+    gets a warning that gives the reason in `unusual`. `written` is the value in the configuration of `init`, as TOML
+    with placeholders in braces. Without `written`, `init` writes the default. `init` writes an optional setting as a
     comment.
     """
 
@@ -66,8 +67,8 @@ class Setting:
 class TableOf:
     """The declaration of a table of settings, which is read into `cls`.
 
-    `header` is its name with brackets. `least` is the required number of tables. SIGHUP changes its settings if it
-    `reloads`.
+    `header` is the name of the table with brackets. `least` is the required number of tables. SIGHUP changes the
+    settings of the table if `reloads` is true.
     """
 
     name: str = ""
@@ -142,7 +143,7 @@ def inner_table(attribute: "Attribute[Any]") -> type | None:
 
 
 def example_of(attribute: "Attribute[Any]") -> str:
-    """Return how to write one table of an array of tables."""
+    """Return an example of one table in an array of tables."""
     declared = attribute.metadata.get(_SETTING)
     return declared.example if declared else f"[[{attribute.name}]]"
 

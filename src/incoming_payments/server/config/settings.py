@@ -54,8 +54,8 @@ class Settings:
     tokens: tuple[ConfiguredToken, ...]
     introspector: StaticIntrospector = field(repr=False)  # knows the listed tokens
     receiver: Receiver
-    packets: PacketPolicy | None  # `None` without peers
-    quotas: MemoryQuotas | None  # `None` without a quota
+    packets: PacketPolicy | None  # `None` if there are no peers
+    quotas: MemoryQuotas | None  # `None` if there is no quota
     warnings: tuple[str, ...] = ()  # problems that do not keep the service from running
 
 
@@ -64,7 +64,8 @@ def load_settings(path: str | os.PathLike[str], *, clock: Callable[[], datetime]
 
     `clock` returns the current time, for the warnings about expired tokens.
 
-    Raises `ConfigurationError` that names the setting when one is missing, unknown, of the wrong type or invalid.
+    Raises `ConfigurationError`, which names the setting, when a setting is missing, unknown, of the wrong type or
+    invalid.
     """
     path = Path(path)
     document = _document(path)
@@ -85,7 +86,7 @@ def reloaded(old: Settings, new: Settings) -> tuple[Settings, list[str]]:
     fixed = {name: getattr(old.given, name) for name in NEED_RESTART}
     settings = _settings(evolve(new.given, **fixed), new.path)
     names = [changed for name, value in fixed.items() for changed in differences(name, value, getattr(new.given, name))]
-    return evolve(settings, quotas=old.quotas), names  # the quotas keep their counts
+    return evolve(settings, quotas=old.quotas), names  # the old quotas keep their counts
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -106,7 +107,10 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _toml_error(reason: str) -> str:
-    """Return a message of `tomllib` with a hint. It may quote a key, and a key may be a secret in the wrong place."""
+    """Return a message of `tomllib` with a hint.
+
+    A key in the message is hidden, because it may be a secret in the wrong place.
+    """
     start = next((start for start in _TOML_HINTS if reason.startswith(start)), None)
     reason = reason.replace("Expected '='", "Expected =")
     reason = _TABLE.sub(r"[\1]", reason)
@@ -115,7 +119,7 @@ def _toml_error(reason: str) -> str:
 
 
 def _hooks(files: Files) -> dict[Any, Callable[[Any], object]]:
-    """Return how to read the settings of each type of this library."""
+    """Return the function that reads settings of each type of this library."""
     return {
         AccessToken: AccessToken,
         ClientKey: partial(read_client_key, files),

@@ -66,13 +66,13 @@ class ListenTable:
     host: str = setting("the host name or IP address", "127.0.0.1", check=_check_host, is_active=True)
     port: int = setting("the port", 8080, bounds=(1, PORT_MAX), written="{port}", is_active=True)
     workers: int = setting(
-        "the number of processes that serve requests: use one for each processor at most, because more gain nothing; "
+        "the number of processes that serve requests: use at most one for each processor, because more gain nothing; "
         "more than one excludes `[quotas]`",
         1,
         bounds=(1, WORKERS_MAX),
     )
     mount: str | None = setting(
-        'the path of requests in front of `/incoming-payments`: `""` behind a proxy that removes it',
+        'the path in front of `/incoming-payments` in the requests that arrive; `""` if a proxy removes it',
         None,
         "the path of `base_url`",
         check=_check_mount,
@@ -123,7 +123,7 @@ class LimitsTable:
         unusual="it is in seconds, and clients that request a longer time are refused",
     )
     idempotency_key_s: int = setting(
-        "how many seconds an `Idempotency-Key` protects a created payment from a second one",
+        "for how many seconds a repeated `Idempotency-Key` returns the first payment instead of a second one",
         IDEMPOTENCY_KEY_S_DEFAULT,
         usual=(600, 31 * IDEMPOTENCY_KEY_S_DEFAULT),
         unusual="it is in seconds, and a retry after that time creates a second payment",
@@ -153,7 +153,7 @@ class LimitsTable:
     )
     wording: Wording = setting(
         f"{' or '.join(f'`{toml(wording)}`' for wording in get_args(Wording))}: the second gives refusals the "
-        "descriptions that the Web Monetization extension compares. The codes stay",
+        "descriptions that the Web Monetization extension expects. Their codes stay the same",
         "plain",
     )
 

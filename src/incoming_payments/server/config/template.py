@@ -43,7 +43,7 @@ def _template_lines(omitted: Collection[str], active: Collection[str]) -> Iterat
     yield "# The configuration of `incoming-payments serve`."
     yield "# Keep this file private: it holds a token. File names are relative to the folder of this file."
     for table in TABLES:
-        if table.name == table.header == "rights":  # `rights` are written as a part of their token
+        if table.name == table.header == "rights":  # `rights` are written as a part of the token that has them
             continue
         yield from _comment(table.meaning, "# ")
         mark = "# " if table.name in omitted else ""

@@ -72,7 +72,7 @@ class WalletAddressesTable:
         return is_below(url, self.bases)
 
     def described(self) -> str:
-        """Return where the wallet addresses are, as a text after "one"."""
+        """Return where the wallet addresses are, as a text that follows the word "one"."""
         return f"below {', '.join(self.bases)}"
 
 
@@ -94,7 +94,7 @@ class StaticWalletAddresses:
         return url in self._by_url
 
     def described(self) -> str:
-        """Return the wallet addresses as a text after "one"."""
+        """Return the wallet addresses as a text that follows the word "one"."""
         return f"of {', '.join(self._by_url)}"
 
 

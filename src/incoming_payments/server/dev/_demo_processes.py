@@ -1,4 +1,4 @@
-"""The processes of the demo: the service, and core banking, which embeds the library on the same file."""
+"""The processes of the demo: the service, and core banking, which embeds the library and opens the same database."""
 
 import json
 import socket
@@ -120,7 +120,7 @@ class CoreBanking:
 
 @contextmanager
 def core_banking(database: Path) -> Iterator[CoreBanking]:
-    """Run a process that embeds the library on the file of the service."""
+    """Run a process that embeds the library and opens the database of the service."""
     process = subprocess.Popen(  # noqa: S603 - our own module
         [sys.executable, "-m", "incoming_payments.server.dev._demo_processes", str(database)],
         stdin=subprocess.PIPE,
@@ -157,14 +157,14 @@ def credit_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def _ledger(store: SqliteStore, id: str) -> dict[str, Any]:
-    """Return the total and the number of credited packets, from the events beside the credits."""
+    """Return the total received, and the number of credited packets, as the stored events show them."""
     credits = [event for event in store.events(payment_id(id)) if event.kind is EventKind.CREDITED]
     names = {event.credit_id for event in credits if str(event.credit_id).startswith(STREAM_CREDITS)}
     return {"received": credits[-1].received.value if credits else 0, "credits": len(names)}
 
 
 def decimal(value: int, scale: int) -> str:
-    """Return `value` minor units at `scale` in major units."""
+    """Return `value` minor units at `scale` as text in major units."""
     return f"{Decimal(value).scaleb(-scale):f}"
 
 

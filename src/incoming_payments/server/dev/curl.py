@@ -11,7 +11,7 @@ from incoming_payments.errors import InvalidValue
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.limits import COMMAND_BODY_BYTES_MAX, PORT_MAX
 
-# URLs that curl would change or refuse, or that the service would read differently, by precedence.
+# URLs that curl would change or refuse, or that the service would read differently, in the order of precedence.
 _WRONG_URLS: Final = (
     (r"(?![Hh][Tt][Tt][Pp][Ss]?://)", "needs http:// or https:// in front"),
     (r"(?s:.*[^!-~])", "holds characters other than visible ASCII: percent-encode them"),
@@ -113,6 +113,7 @@ def _body(content: bytes, file: str | None) -> tuple[str, list[list[str]]]:
         text = "\0"
     if all(character.isprintable() or character == "\n" for character in text):
         return "", [["--data-raw", text]]  # unlike --data, --data-raw reads no file for an @
-    # In a pasted command a tab would complete a word, and a NUL ends an argument: printf makes them from octal digits.
+    # In a pasted command, a tab would complete a word, and a NUL would end an argument, so printf makes them from octal
+    # digits.
     octal = "".join([chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in content])
     return f"printf '{octal}' |\n", [["--data-binary", "@-"]]

@@ -3,7 +3,7 @@
 - This process is the client, which sends signed requests, and the payer, which sends packets by STREAM over HTTP.
 - The service runs in a process of its own on a new SQLite file. Halfway through the packets, the demo kills
   the service with SIGKILL and starts it again.
-- The ASE's core banking is the third process. It embeds the library on the same file, and credits other money.
+- The ASE's core banking is the third process. It embeds the library, opens the same database, and credits other money.
 - The authorization server is the fourth process. The service introspects the token there for each request, and
   signs these introspection requests.
 
@@ -287,12 +287,12 @@ class Progress:
             self.go_on.wait(START_S_MAX)
 
     def finish(self, _: object) -> None:
-        """Release a wait for `halfway`: the payment has ended, possibly before half of it was paid."""
+        """Wake a thread that waits for `halfway`. The payment has ended, possibly before half of it was paid."""
         self.halfway.set()
 
 
 def _summary(body: Mapping[str, Any]) -> str:
-    """Return a body in a few words: an error, the public view, or the resource."""
+    """Return a short description of a body: an error, the public view, or the resource."""
     if "error" in body:
         return f"{body['error'].get('code')}: {body['error'].get('description')}"
     parts = [f"received {_amount(body.get('receivedAmount'))}"]

@@ -76,7 +76,7 @@ def add_parser(commands: Any, configuration: str) -> None:
         "cover this component as well: @query, x-a, or with parameters as a signature has them, 'x-a;bs'; repeatable"
     )
     signature.add_argument("--cover", metavar="COMPONENT", action="append", default=[], help=cover)
-    signature.add_argument("--only", action="store_true", help="cover the components of --cover only")
+    signature.add_argument("--only", action="store_true", help="cover only the components of --cover")
     signature.add_argument(
         "--nonce", action="store_true", help="add a random nonce: a service accepts the request once"
     )
@@ -144,13 +144,13 @@ def _body(options: argparse.Namespace) -> _Body:
     data: str | None = options.data
     if data is None:
         if options.method in _WITH_BODY:
-            text = f"{options.method} needs --data: the body, @FILE or @-; --data '' is an empty body"
+            text = f"{options.method} needs --data: give the body, @FILE or @-; --data '' gives an empty body"
             raise _wrong("--data", text)
         return _Body()
     if options.method == "HEAD" and data:
         raise _wrong("--data", "HEAD has no body: leave out --data")
     if data == "@-":
-        if sys.stdin is None or sys.stdin.isatty():  # `sys.stdin` is `None` if it is closed
+        if sys.stdin is None or sys.stdin.isatty():  # `sys.stdin` is `None` if standard input is closed
             text = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or give a file"
             raise _wrong("--data", text)
         return _Body(_bounded(sys.stdin.buffer.read(SIGNED_BODY_BYTES_MAX + 1)))
@@ -165,7 +165,7 @@ def _body_in(name: str) -> _Body:
     try:
         with open(name, "rb") as file:
             content = _bounded(file.read(SIGNED_BODY_BYTES_MAX + 1))
-            again = stat.S_ISREG(os.fstat(file.fileno()).st_mode)  # a pipe is read once
+            again = stat.S_ISREG(os.fstat(file.fileno()).st_mode)  # a pipe can be read only once
     except OSError as error:
         raise _wrong("--data", f"--data @{name} cannot be read: {error.strerror or error}") from None
     return _Body(content, name if again else None)
@@ -178,7 +178,7 @@ def _bounded(content: bytes) -> bytes:
 
 
 def _warn_of_body(data: str | None, content: bytes, headers: list[tuple[str, str]]) -> None:
-    """Warn of a body that should be JSON and is not. `sign` signs it, so that you can test the refusal."""
+    """Warn of a body that should be JSON but is not. `sign` signs it, so that you can test the refusal."""
     kinds = [value for name, value in headers if name.lower() == "content-type"]
     if not content or kinds != ["application/json"]:
         return

@@ -15,7 +15,7 @@ from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION
 
 _TABLES: Final = ("payments", "credits", "events", "idempotency_keys", "nonces")
 # A backup must not have one of these names: SQLite and the store use them for files beside the database. A backup in
-# progress has the last one.
+# progress is named `.partial`.
 _OWN_SUFFIXES: Final = ("-journal", "-wal", "-shm", "-lock", ".partial")
 
 
@@ -33,7 +33,7 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str], check_an
     if path.exists():
         raise BackupFailed(f"{path} exists: name a new file for the backup")
     try:
-        # Only the owner may read the payments.
+        # only the owner may read the payments
         os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         raise BackupFailed(f"{partial} exists: remove it, unless another backup is running") from None
@@ -43,8 +43,8 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str], check_an
         expected = _copy(source, partial)
         _sync(partial)
         _verify(partial, expected)
-        check_answer()  # before the backup has its name
-        # `link` refuses to replace a file that another program has created meanwhile.
+        check_answer()  # sync before the backup gets its name
+        # `link` refuses to replace a file that another program has created in the meantime.
         os.link(partial, path)
         try:
             _sync(path.parent)
@@ -67,7 +67,8 @@ def _checked_path(target: str | os.PathLike[str]) -> Path:
 def _copy(source: sqlite3.Connection, path: Path) -> list[int]:
     """Copy one snapshot of `source`, and return its row counts."""
     with closing(sqlite3.connect(path, isolation_level=None)) as copy:
-        source.execute(f"PRAGMA busy_timeout = {STORE_BUSY_S_MAX * 1000:.0f}")  # a backup cannot be repeated on its own
+        # Let SQLite wait for locks, because the backup cannot be repeated alone.
+        source.execute(f"PRAGMA busy_timeout = {STORE_BUSY_S_MAX * 1000:.0f}")
         source.execute("BEGIN")
         try:
             counts = _counts(source)
@@ -75,7 +76,7 @@ def _copy(source: sqlite3.Connection, path: Path) -> list[int]:
         finally:
             source.rollback()
             source.execute("PRAGMA busy_timeout = 0")
-        # The header of the source says WAL. Without WAL, the copy is a single file.
+        # The header of the source says WAL. Turn WAL off, so that the copy is a single file.
         copy.execute("PRAGMA journal_mode = DELETE")
         renew_id(copy)  # the log of the source does not belong to the copy
     return counts
@@ -98,7 +99,7 @@ def _counts(connection: sqlite3.Connection) -> list[int]:
 
 
 def _sync(path: Path) -> None:
-    """Sync a file or directory, and have the kernel forget its data, so that reading it back reads the disk."""
+    """Sync a file or directory, and drop its data from the page cache, so that a later read comes from the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -2,7 +2,7 @@
 
 SQLite syncs the database only after it has copied the whole log. While a reader needs an older state, a checkpoint
 copies only a part of the log, and the next checkpoint syncs both parts. If that sync fails, the earlier part may be
-lost, although the index of the log shows it as copied. A process that was killed in that sync may have received the
+lost, although the index of the log shows it as copied. A process that was killed during that sync may have received the
 error of the sync. Other processes would then read the old pages, or sync only the later part and overwrite the log. So
 a store that finds such a sync unfinished stops, before it writes and before it answers a read. While the sync is in
 progress, reads wait for its end. At the next start SQLite recovers the log, and copies all of it again: see `_opening`.
@@ -21,7 +21,7 @@ class Copied(NamedTuple):
     """The result of a checkpoint."""
 
     frames: int  # the number of frames in the log
-    is_all: bool  # whether all frames are in the database and synced
+    is_all: bool  # whether all frames are in the database, and the database is synced
 
 
 class AnotherCopies(sqlite3.OperationalError):
@@ -33,8 +33,8 @@ class AnotherCopies(sqlite3.OperationalError):
 def copy_log(connection: sqlite3.Connection, watch: FileWatch) -> Copied:
     """Copy the log into the database.
 
-    The caller holds SQLite's write lock on another connection. SQLite has a mode that takes the lock itself. But while
-    another process has the lock, that mode copies frames as well, and does not sync them.
+    The caller must hold SQLite's write lock on another connection. SQLite has a mode that takes the lock itself. But
+    while another process has the lock, that mode also copies frames, and does not sync them.
 
     Raises `AnotherCopies`; any `sqlite3.Error`, after it has stopped the store if data may be lost; `StoreStopped` when
     a process was killed in a sync that an earlier checkpoint needs.
@@ -60,7 +60,7 @@ def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> 
             raise AnotherCopies("another process copies the log into the database") from None
         before, after = watch.lock.checkpoints(), Checkpoints.COPIED
         if watch.is_open:
-            watch.check_mark()  # after the state of the checkpoints, which the mark of a store that stops removes
+            watch.check_mark()  # check this after reading the state, which a store that stops removes
         if before is Checkpoints.SYNCING:
             raise watch.stop(KILLED_IN_SYNC)
         if before is Checkpoints.COPIED and mode == "TRUNCATE":
@@ -72,11 +72,11 @@ def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> 
             if not busy and frames == copied:
                 after = Checkpoints.SYNCED
         except sqlite3.Error as error:
-            after = during  # an interrupt may end the next call before it has stopped the store
+            after = during  # keep this state if an interrupt ends `explain` before it has stopped the store
             explain(error, watch)
             after = Checkpoints.COPIED
             raise
         finally:
-            if not watch.is_stopped:  # otherwise the sync has failed, and the state must show it
+            if not watch.is_stopped:  # after a stop, the state must still show the failed sync
                 watch.lock.write_checkpoints(after)
     return Copied(frames, is_all=after is Checkpoints.SYNCED)

@@ -39,13 +39,14 @@ def renew_id(connection: sqlite3.Connection) -> None:
 
 
 def has_id(path: Path, id: bytes) -> bool:
-    """Return whether the database has `id`, or cannot be read without its log. The log is left alone.
+    """Return whether the database has `id`, or cannot be read without its log. This function does not change the log.
 
-    No connection of this process may be open: its locks would be lost.
+    No connection of this process may be open, because it would lose its locks.
     """
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         try:
             return bool(connection.execute(_SELECT).fetchone() == (id,))
         except sqlite3.DatabaseError as error:
-            # A process that was killed in a checkpoint may have left half of a page. The log has the whole page.
+            # A process that was killed during a checkpoint may have written only half of a page. The log has the whole
+            # page.
             return "no such table" not in str(error)

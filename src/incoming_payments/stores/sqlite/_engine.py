@@ -1,8 +1,8 @@
-"""The threads and connections of one store in one process: a writer, pooled readers, and their end.
+"""The threads and connections of one store in one process: one writer and a pool of readers.
 
-No connection lives through a fork. A child inherits SQLite's memory of the file's locks, but not the locks. A
-connection that is open at the fork makes the child believe that it holds them, and commits of the child can be lost.
-So before a fork each store finishes the queued updates, waits for its reads, and closes every connection. Afterwards
+No connection lives through a fork. A child inherits the memory in which SQLite notes the locks on the file, but not the
+locks. With an open connection, the child would assume that it holds these locks, and its commits could be lost. So
+before a fork each store finishes the queued updates, waits for its reads, and closes every connection. After the fork,
 parent and child open new connections when they need them.
 """
 
@@ -40,11 +40,11 @@ class Engine:
             _engines.add(self)
 
     def _begin(self) -> None:
-        # Re-entrant, because the garbage collector may close a store in a thread that holds this lock.
+        # The lock is re-entrant, because the garbage collector may close a store in a thread that holds this lock.
         self._lock = threading.RLock()
         self._state_changed = threading.Condition(self._lock)
         self._fork_pending = False
-        self.is_paused = False  # nothing is open, and nothing can be opened
+        self.is_paused = False  # no connection is open, and none can be opened
         self._are_reads_held = False
         self._is_over = False  # the store is closed, and its writer has ended
         self._reading = 0  # connections in use
@@ -65,7 +65,7 @@ class Engine:
         """Return the answer of `query` on a connection of its own.
 
         Raises the exceptions of `query`, and those of SQLite as `StoreError`. Repeats `query` while another process
-        holds the file.
+        locks the file.
         """
         with self._lock:
             self._state_changed.wait_for(lambda: not self._are_reads_held)
@@ -76,9 +76,9 @@ class Engine:
     def read_at_once(self, query: Callable[[Rows], T]) -> T | None:
         """Read in the thread of an event loop. Return `None` when the caller has to use `read_elsewhere`.
 
-        The caller has to use `read_elsewhere` when no connection is open and idle, when another process holds the file,
-        when a fork is pending, when reads are held back, and after slow reads (see `SlowReads`). Otherwise the loop
-        waits for one read.
+        This is the case when no connection is open and idle, when another process locks the file, when a fork is
+        pending, when reads are held back, and after slow reads (see `SlowReads`). In all other cases, the loop waits
+        for one read.
         """
         began_s = time.monotonic()
         with self._lock:
@@ -94,13 +94,13 @@ class Engine:
         try:
             return self._read(rows, query)
         except StoreUnavailable:
-            return None  # another thread may wait for the file
+            return None  # a thread outside the event loop can wait for the file
         finally:
             self._slow_reads.add(began_s, time.monotonic())
 
     @contextlib.contextmanager
     def without_reads(self) -> Iterator[None]:
-        """Hold back new reads, and wait for the current ones for at most `limits.STORE_TRUNCATE_MS_MAX`."""
+        """Hold back new reads, and wait at most `limits.STORE_TRUNCATE_MS_MAX` for the current reads."""
         with self._lock:
             self._are_reads_held = True
             self._state_changed.wait_for(lambda: not self._reading, STORE_TRUNCATE_MS_MAX / 1000)
@@ -133,7 +133,7 @@ class Engine:
         return answer
 
     def check_answer(self) -> None:
-        """Raise `StoreStopped` when what was read from the database may be older than what is on the disk."""
+        """Raise `StoreStopped` when the data that was read may be older than the data on the disk."""
         self._file.watch.check_answer()
 
     def read_elsewhere(self, query: Callable[[Rows], T]) -> "Future[T]":
@@ -145,19 +145,20 @@ class Engine:
             return self._executor.submit(self.read, query)
 
     def close(self, *, wait: bool = True) -> None:
-        """Finish the queued updates and close everything. A second call only waits for the first.
+        """Finish the queued updates and close everything. A second call only waits for the first call.
 
         Without `wait`, wait for no other thread except the writer. The garbage collector may call this in any thread.
         """
         with self._lock:
-            # A fork in progress closes every connection itself, so without `wait` do not wait for its end.
+            # A fork in progress closes every connection itself. So without `wait`, do not wait for the end of the fork.
             self._state_changed.wait_for(lambda: not self._fork_pending or not wait)
             self._closed = True
             self._close_idle()
             writer, executor = self._writer, self._executor
         if executor is not None:
             executor.shutdown(wait=wait)
-        # The writer closes last: SQLite removes its log with the last connection, but not when two close at once.
+        # The writer closes its connection last, because SQLite removes the log with the last connection, but not when
+        # two connections close at once.
         if writer is not None:
             writer.end()
         # A store that is dropped in its own writer's thread keeps the lock until the process ends.
@@ -167,7 +168,7 @@ class Engine:
                 self._close_file()
 
     def before_fork(self) -> None:
-        """Wait until no connection is in use, close them all, and open no other until the fork is done."""
+        """Wait until no connection is in use, close all connections, and open none until the fork is done."""
         with self._lock:
             self._fork_pending = True
             self._state_changed.wait_for(lambda: not self._reading)
@@ -179,7 +180,7 @@ class Engine:
         self.is_paused = True
 
     def after_fork_in_parent(self) -> None:
-        """Let calls continue."""
+        """Let the waiting calls continue."""
         with self._lock:
             self._fork_pending = self.is_paused = False
             self._state_changed.notify_all()
@@ -192,7 +193,7 @@ class Engine:
     def _await_open(self) -> None:
         """Wait until no fork is pending. Raises `StoreUnusable` when the store is closed.
 
-        Raises `StoreUnavailable` when a job has called: it would wait for its own thread.
+        Raises `StoreUnavailable` when a job is the caller, because the job would wait for its own thread.
         """
         if self._writer is not None and self._writer.is_this_thread:
             raise StoreUnavailable("this thread is running an update: repeat the call after the update")
@@ -207,7 +208,8 @@ class Engine:
             elif broken or self._closed or len(self._idle) >= STORE_READERS_MAX:
                 self._file.disconnect(rows.connection)
             else:
-                self._idle.append(rows)  # a load that opens a connection takes over ten times as long
+                # Keep a connection open, because a load that opens one takes over ten times as long.
+                self._idle.append(rows)
             self._reading -= 1
             self._state_changed.notify_all()
             self._close_file()

@@ -1,4 +1,4 @@
-"""This module tells from an error of SQLite whether data may be lost, and what the caller has to do."""
+"""Decide from an error of SQLite whether data may be lost, and which error the caller gets."""
 
 import sqlite3
 from typing import Final
@@ -64,7 +64,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def _code(error: BaseException) -> int | None:
-    """SQLite's extended result code. `None`: `error` comes from Python, such as text that is not Unicode."""
+    """Return SQLite's extended result code, or `None` if `error` comes from Python, such as for invalid Unicode."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return code
 

@@ -38,11 +38,11 @@ SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
 _POLL_S: Final = 0.0002
 COPY_S_MAX: Final = 0.01  # longest wait for the write lock before a checkpoint: as long as several commits
 
-# FULL syncs the log at every commit: without it, a power cut can remove acknowledged commits. On macOS only F_FULLFSYNC
-# reaches the disk.
+# FULL syncs the log at every commit. Without FULL, a power cut can remove acknowledged commits. On macOS only
+# F_FULLFSYNC reaches the disk.
 _SYNCED: Final = "synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"
 
-# One statement, so that it sees the file before or after another process creates the tables, and never in between.
+# One statement sees the file before or after another process creates the tables, and never in between.
 _IDENTIFY: Final = (
     "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
     "FROM pragma_application_id, pragma_user_version"
@@ -91,14 +91,15 @@ class DatabaseFile:
             raise
 
     def has_id(self, id: bytes) -> bool:
-        """Return whether the database has `id`, or cannot be read without its log. No connection is open."""
+        """Return whether the database has `id`, or cannot be read without its log. No connection may be open."""
         return has_id(self.path, id)
 
     def restore(self, known: bytes) -> bytes:
         """Restore the log, begin another log, and return the id of the database. `known` is the id in the lock file.
 
-        The place of the log on the disk may be lost as well, and no write in place repairs that. Return `UNKNOWN` while
-        a new id is in the log only: `has_id` reads the database without its log.
+        Another log is necessary because the location of the old log on the disk may be lost too, and a write in place
+        does not repair that. Return `UNKNOWN` while only the log has a new id, because `has_id` reads the database
+        without its log.
         """
         _, connection = self._restored()
         empty_log(connection, self.watch)
@@ -108,7 +109,7 @@ class DatabaseFile:
         return id if empty_log(connection, self.watch).is_all else UNKNOWN
 
     def release(self) -> None:
-        """Close the connections that this process keeps open. No other connection is open.
+        """Close the connections that this process keeps open. No other connection may be open.
 
         The next call opens them again.
         """
@@ -118,7 +119,7 @@ class DatabaseFile:
         is_copied = False
         if self.watch.is_open:
             with contextlib.suppress(StoreStopped, sqlite3.Error, OSError):
-                self.watch.check()  # check first: the path may name another file by now
+                self.watch.check()  # check first, because the path may now name another file
                 with contextlib.closing(self._open("rw")) as other:
                     _set(other, *_SYNCED)
                     # SQLite makes a checkpoint when the last connection is closed, and hides its errors.
@@ -148,7 +149,8 @@ class DatabaseFile:
         """Begin to write when no other process holds the write lock. Raises `sqlite3.Error` after `busy_s`."""
         self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         if log.before_write():
-            # SQLite counts the pages of the log in shared memory. A checkpoint that empties the log sets it to 0.
+            # SQLite counts the pages of the log in shared memory. A checkpoint that empties the log sets this number to
+            # 0.
             _, other = self._hold()
             if self.patiently(lambda: copy_log(other, self.watch)).frames:
                 raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
@@ -192,8 +194,8 @@ class DatabaseFile:
     def _hold(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         """Return the two connections that this process keeps open. Before it opens them, bring the log to the disk.
 
-        SQLite recovers the log when a process opens the database that no other process has open. It may find a commit
-        that is not on the disk, of a process that was killed before the end of its sync, or that has got the error of
+        SQLite recovers the log when a process opens the database that no other process has open. The log may contain a
+        commit that is not on the disk, because its process was killed before the end of the sync, or got an error from
         the sync. While these connections are open, SQLite recovers nothing.
 
         When the last connection is closed, SQLite copies the log into the database and removes it, unless that
@@ -235,13 +237,13 @@ class DatabaseFile:
         self.watch.forget_index()
 
     def _join(self, connection: sqlite3.Connection) -> None:
-        """Read, so that the connection counts as open for SQLite."""
+        """Read something, because SQLite only then counts the connection as open."""
         self.patiently(lambda: connection.execute("PRAGMA user_version").fetchone())
 
     def _connect(self, *settings: str) -> sqlite3.Connection:
         self.watch.check()
         self._hold()
-        # Only `prepare` may create the file: a file that vanishes must not come back empty.
+        # Only `prepare` may create the file, because a deleted file must not come back as an empty one.
         connection = self._open("rw")
         try:
             self.patiently(lambda: self.check_version(connection))
@@ -256,7 +258,7 @@ class DatabaseFile:
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=0, isolation_level=None, check_same_thread=False
         )
-        # SQLite hides the errors of its automatic checkpoints. The writer makes checkpoints that do not.
+        # SQLite hides the errors of its automatic checkpoints, so the writer makes the checkpoints.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         return connection
 
@@ -276,7 +278,7 @@ class DatabaseFile:
 
     def _create(self, connection: sqlite3.Connection) -> None:
         """Create the tables in an empty file."""
-        self._version(connection)  # check first: the file may belong to another application
+        self._version(connection)  # check first, because the file may belong to another application
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreUnusable(f"the file system of {self.path} cannot hold a write-ahead log (WAL)")

@@ -29,10 +29,10 @@ _STATES: Final = {
 
 
 class Scan:
-    """A reader of the page of `query`: call `read` until `is_done`.
+    """Reads the page of `query`. Call `read` until `is_done` is true.
 
-    A query with a state, or with a client alone, may pass over any number of payments. Then each call reads a slice of
-    the list, so that no read keeps the writer from emptying the log for long.
+    A query with a state, or with a client alone, may pass over any number of payments. In this case each call reads a
+    slice of the list, so that no read prevents the writer from emptying the log for long.
     """
 
     def __init__(self, query: PaymentQuery) -> None:
@@ -52,7 +52,7 @@ class Scan:
             end = _end_of_slice(rows, rest)
         clauses, values = _clauses(rest, rest.limit - len(self._found), end)
         found = rows.select(clauses, values)
-        # Change the state last: a read that fails is repeated.
+        # Change the state last, because a read that fails is repeated.
         self._found += found
         self.is_done = end is None or len(self._found) == rest.limit
         if end is not None:
@@ -71,7 +71,7 @@ def _end_of_slice(rows: Rows, query: PaymentQuery) -> Place | None:
 
 
 def _clauses(query: PaymentQuery, limit: int, end: Place | None) -> tuple[str, list[object]]:
-    """Return the clauses of a `SELECT` of the payments of `query` up to the place `end`, and their values."""
+    """Return the clauses, and their values, of a `SELECT` that finds the payments of `query` up to the place `end`."""
     index, order = "payments_created", "ASC" if query.newer_than is not None else "DESC"
     if query.wallet_address is not None:
         index = "payments_of_wallet" if query.client is None else "payments_of_client"

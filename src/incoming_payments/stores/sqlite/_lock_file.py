@@ -1,8 +1,9 @@
 """The lock file `<database>-lock` shows that processes have the database open, and the state of its files.
 
-Each open store holds a shared `flock` on it. Its text shows that the database is in use. In the other states it is
-shorter. No release may change the text: stores of two releases would stop each other. Behind the text are the tag of
-the connection that has committed last, the id of the database (see `_database_id`), and the state of the checkpoints.
+Each open store holds a shared `flock` on it. The text in the file shows that the database is in use. In the other
+states the text is shorter. No release may change the text, because stores of two releases would stop each other. Behind
+the text are the tag of the connection that has committed last, the id of the database (see `_database_id`), and the
+state of the checkpoints.
 """
 
 import errno
@@ -27,7 +28,7 @@ class Text(IntEnum):
 
     NEW = 0  # the lock file has never had a database
     STOPPED = 1  # a store has stopped
-    RESTORING = 2  # the log is being restored, or that has failed
+    RESTORING = 2  # a store is restoring the log, or has failed to restore it
     IN_USE = len(_TEXT)
 
 
@@ -35,8 +36,8 @@ class Checkpoints(IntEnum):
     """The states of the pages that checkpoints have copied from the log into the database."""
 
     SYNCED = 0  # the pages are on the disk
-    COPIED = 1  # some pages may not be on the disk: a checkpoint has copied a part of the log, or has begun to
-    SYNCING = 2  # as in COPIED, and another checkpoint has begun, which may sync the pages
+    COPIED = 1  # some pages may not be on the disk: a checkpoint has copied, or is copying, a part of the log
+    SYNCING = 2  # as in COPIED, but another checkpoint has begun, which may sync the pages
 
 
 class LockFile:
@@ -54,7 +55,7 @@ class LockFile:
         self._identity = _disk.identity(os.fstat(self._descriptor))
 
     def close(self) -> None:
-        """Release the lock. May be repeated."""
+        """Release the lock. Further calls do nothing."""
         if self._descriptor != _CLOSED:
             os.close(self._descriptor)
             self._descriptor = _CLOSED
@@ -79,20 +80,20 @@ class LockFile:
         os.fchown(self._descriptor, owner.st_uid, owner.st_gid)
 
     def text_bytes(self) -> int:
-        """Return how many bytes of the text are there: one of `Text`."""
+        """Return the length of the text in the file, as a member of `Text`."""
         return len(os.pread(self._descriptor, len(_TEXT), 0).rstrip(b"\0"))
 
     def is_in_use(self) -> bool:
-        """Return whether the whole text is there: no store has stopped."""
+        """Return whether the whole text is in the file, which means that no store has stopped."""
         return os.pread(self._descriptor, len(_TEXT), 0) == _TEXT
 
     def shorten_text(self, state: Text) -> None:
-        """Cut the text, and keep the id. The tag and the state of the checkpoints are gone."""
+        """Shorten the text, and keep the id. This removes the tag and the state of the checkpoints."""
         os.ftruncate(self._descriptor, state)
         os.pwrite(self._descriptor, self.id, _ID_AT)
 
     def write_text(self) -> None:
-        """Write the id and the whole text: the database is in use."""
+        """Write the id and the whole text, which shows that the database is in use."""
         os.pwrite(self._descriptor, self.id, _ID_AT)
         os.pwrite(self._descriptor, _TEXT, 0)
 
@@ -101,13 +102,13 @@ class LockFile:
         return os.pread(self._descriptor, TAG_BYTES, _TAG_AT)
 
     def write_tag(self, tag: bytes) -> None:
-        """Replace the tag."""
+        """Replace the tag of the connection that has committed last."""
         os.pwrite(self._descriptor, tag, _TAG_AT)
 
     def read_id(self) -> None:
         """Read the id that another process may have written."""
         id = os.pread(self._descriptor, ID_BYTES, _ID_AT)
-        # A power cut can leave zeros where the id was not written yet.
+        # After a power cut, there may be zeros in place of the id.
         self.id = id if len(id) == ID_BYTES and any(id) else UNKNOWN
 
     def checkpoints(self) -> Checkpoints:

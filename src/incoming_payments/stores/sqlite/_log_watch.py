@@ -1,4 +1,4 @@
-"""Watch SQLite's log around each commit, so that no commit is acknowledged that is not in the file on the disk."""
+"""Check SQLite's log before and after each commit. The store acknowledges only commits that are on the disk."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from incoming_payments.stores.sqlite import _disk
 from incoming_payments.stores.sqlite._lock_file import TAG_BYTES
 from incoming_payments.stores.sqlite._watch import FileWatch
 
-# https://sqlite.org/fileformat2.html#the_write_ahead_log: from byte 16, two salts that each new log changes.
+# https://sqlite.org/fileformat2.html#the_write_ahead_log: two salts, which each new log changes, begin at byte 16.
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
@@ -37,16 +37,17 @@ class LogWatch:
 
     def close(self) -> None:
         """Close the descriptor of the log."""
-        with contextlib.suppress(OSError):  # it has written nothing that could be lost
+        with contextlib.suppress(OSError):  # the descriptor has written nothing that could be lost
             os.close(self._log)
 
     def before_write(self) -> bool:
         """Check the log, and return whether it was emptied since the last commit.
 
-        The caller holds SQLite's write lock. A checkpoint may have emptied the log: then call `forget`. Otherwise
-        another program has emptied it: then stop the store.
+        The caller must hold SQLite's write lock. If a checkpoint has emptied the log, call `forget`. If another program
+        has emptied it, stop the store.
         """
-        # Check before the write: if the index was replaced, other processes may have written to the log unnoticed.
+        # Check before the write, because other processes may have written to the log unnoticed if the index was
+        # replaced.
         self.check_names()
         (size_bytes, header), last = self._read(), self._last
         is_empty, self._salts, self._bytes = size_bytes < _LOG_HEADER_BYTES, header[_SALTS], size_bytes
@@ -54,7 +55,7 @@ class LogWatch:
             raise self._files.stop(f"{self._path} was emptied while it was open")
         if last is None or size_bytes >= last[1]:
             return False
-        # SQLite shortens the log when it has begun to write it again, with other salts.
+        # SQLite shortens the log after it has begun to write the log again, with other salts.
         if not is_empty and self._salts == last[0]:
             raise self._files.stop(f"{self._path} was shortened while it was open")
         return is_empty
@@ -71,11 +72,12 @@ class LogWatch:
         """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
         self.check_names()
         size_bytes, header = self._read()
-        # The log is not empty now, unless a checkpoint has emptied it since. If another program emptied the log before,
-        # SQLite has written no header.
+        # The log is not empty now, unless a checkpoint has emptied it since the commit. If another program emptied the
+        # log before the commit, SQLite has written no header.
         if size_bytes and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
-        # The write lock is released. With other salts, the log was begun again, and SQLite may still shorten it.
+        # The write lock is released, so another process may have begun the log again, with other salts. SQLite may then
+        # still shorten the log.
         salts = header[_SALTS]
         if (salts == self._salts and size_bytes < self._bytes) or self._has_hole():
             raise self._files.stop(f"{self._path} was shortened while it was open")
@@ -95,7 +97,7 @@ class LogWatch:
             size_bytes = self._size()
             try:
                 hole = os.lseek(self._log, 0, os.SEEK_HOLE)
-            except OSError:  # the log is empty by now
+            except OSError:  # a checkpoint has emptied the log
                 return False
             if self._size() == size_bytes:
                 return hole < size_bytes

@@ -1,14 +1,14 @@
 """Open a database so that everything that the store answers later is on the disk.
 
-- Before its first answer, each process writes the whole log again in place, and syncs it. A child after a fork does so
-  too. So data in the log that never reached the disk reaches it now; if the write fails, the process answers nothing. A
-  killed process may have left such data: the process died before its sync ended, or it received the error of the sync,
-  and the kernel reports each error only once. The store holds SQLite's write lock during this, because other processes,
-  also without this library, may write to the database too.
-- Only one process at a time does this: see `one_at_a_time`.
+- Before its first answer, each process writes the whole log again in place, and syncs it. A child process does the same
+  after a fork. So data in the log that never reached the disk reaches it now; if the write fails, the process answers
+  nothing. A killed process may have left such data: the process died before its sync ended, or it received the error of
+  the sync, and the kernel reports each error only once. The store holds SQLite's write lock during this, because other
+  processes may write to the database too, even processes without this library.
+- Only one process at a time writes the log again: see `one_at_a_time`.
 - From then on each process keeps a connection open. While this connection is open, SQLite does not recover the log, and
   shows no commit whose sync has not succeeded. The store closes that connection before a fork, and at its own end.
-- After a stop, or after an unfinished checkpoint, SQLite has to recover the log: then it copies the whole log again.
+- After a stop, or after an unfinished checkpoint, SQLite has to recover the log, and then copies the whole log again.
   SQLite recovers nothing while another program has the database open. So the store waits until that program ends.
 """
 
@@ -34,18 +34,18 @@ class Database(Protocol):
     """The steps of opening a database that need SQLite."""
 
     def has_id(self, id: bytes) -> bool:
-        """Return whether the database has this id. This process has no connection open."""
+        """Return whether the database has this id. This process may have no connection open."""
 
     def restore(self, known: bytes) -> bytes:
-        """Bring the log to the disk, create the tables, and return the id. `known` is the id in the lock file."""
+        """Write the log to the disk, create the tables, and return the id. `known` is the id in the lock file."""
 
 
 def take_lock(watch: FileWatch, database: Database, *, patience_s: float) -> None:
     """Take the lock. Create the database if there was none. Restore its log if no other store has it open.
 
-    Raises `StoreStopped` when the log cannot be restored, or another process has stopped and still runs;
-    `StoreUnavailable` when another process keeps the lock for longer than `patience_s` seconds; `StoreUnusable` when
-    there is a lock file and no database, when the log belongs to another database, or when the file system has no
+    Raises `StoreStopped` when the log cannot be restored, or when a process whose store has stopped still runs. Raises
+    `StoreUnavailable` when another process keeps the lock for longer than `patience_s` seconds. Raises `StoreUnusable`
+    when there is a lock file but no database, when the log belongs to another database, or when the file system has no
     locks.
     """
     try:
@@ -84,7 +84,7 @@ def _take_lock(watch: FileWatch, database: Database, deadline: float) -> None:
 
 
 def _await_other_programs(watch: FileWatch, deadline: float) -> None:
-    """Wait until no other program has the database open: SQLite then recovers the log.
+    """Wait until no other program has the database open, so that SQLite recovers the log.
 
     Raises `StoreUnavailable` after `deadline`.
     """
@@ -98,7 +98,7 @@ def _await_other_programs(watch: FileWatch, deadline: float) -> None:
 
 
 def _is_connected(index_path: str) -> bool:
-    """Return whether another process has a connection to the database: each one locks this byte of the index.
+    """Return whether another process has a connection to the database. Each connection locks this byte of the index.
 
     The calling process must have no connection, because closing the descriptor would release the locks of that
     connection.
@@ -120,14 +120,14 @@ def _is_connected(index_path: str) -> bool:
 
 
 def _open_alone(watch: FileWatch, database: Database) -> None:
-    """Bring the log to the disk, or create the database. No other store has it open."""
+    """Write the log to the disk, or create the database. No other store may have the database open."""
     lock = watch.lock
     is_new = lock.text_bytes() == Text.NEW
     if not is_new:
         require_database(watch)
     log = _disk.stat(watch.log_path)
     if log is None or not log.st_size:
-        lock.id = UNKNOWN  # the next log belongs to the database that is there now
+        lock.id = UNKNOWN  # the next log belongs to the database that now has this path
     elif lock.id and not database.has_id(lock.id):
         raise StoreUnusable(
             f"{watch.log_path} belongs to another database than {watch.path}, such as the one before a backup was "
@@ -138,7 +138,7 @@ def _open_alone(watch: FileWatch, database: Database) -> None:
         # Only the owner may read the payments. SQLite gives the log the mode of the database.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(watch.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        if os.geteuid() == 0:  # root may be making a backup: the service must be able to lock the file later
+        if os.geteuid() == 0:  # if root makes a backup, the service must be able to lock the file later
             lock.give_to(os.stat(watch.path))
     else:
         lock.shorten_text(Text.RESTORING)
@@ -149,7 +149,7 @@ def _open_alone(watch: FileWatch, database: Database) -> None:
     except OSError as error:
         if _disk.says_nothing_about_the_disk(error):
             raise
-        # Until the disk is good again, each attempt to open has to fail like this one.
+        # Until the disk works again, each attempt to open the database must fail like this one.
         raise StoreStopped(
             f"the log {watch.log_path} cannot be written and synced ({error.strerror}): check the disk, and start again"
         ) from error
@@ -157,7 +157,7 @@ def _open_alone(watch: FileWatch, database: Database) -> None:
 
 
 def require_database(watch: FileWatch) -> None:
-    """Raise `StoreUnusable` when the database is gone, or is empty beside its log: SQLite would remove the log."""
+    """Raise `StoreUnusable` when the database is gone, or is empty although it has a log, which SQLite would remove."""
     database, log = _disk.stat(watch.path), _disk.stat(watch.log_path)
     if database is not None and (database.st_size or log is None or not log.st_size):
         return
@@ -171,11 +171,10 @@ def require_database(watch: FileWatch) -> None:
 
 @contextlib.contextmanager
 def one_at_a_time(watch: FileWatch, *, patience_s: float) -> Iterator[None]:
-    """Let no other process bring a log in this directory to the disk meanwhile.
+    """In this context, no other process can write a log in this directory to the disk.
 
-    SQLite may recover a commit that is not on the disk. If this process is killed in the sync, the log may lose that
-    commit. Another process that was connected by then would not notice, because the index of the log has the commit.
-
+    SQLite may recover a commit that is not on the disk. If this process is killed during the sync, the log may lose
+    that commit. Another process with a connection would not notice that, because the index of the log has the commit.
     Raises `StoreUnavailable` after `patience_s` seconds.
     """
     directory = os.open(watch.directory, os.O_RDONLY)
@@ -183,7 +182,7 @@ def one_at_a_time(watch: FileWatch, *, patience_s: float) -> Iterator[None]:
         deadline = time.monotonic() + patience_s
         while True:
             try:
-                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the lock ends with the process
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
@@ -196,7 +195,7 @@ def one_at_a_time(watch: FileWatch, *, patience_s: float) -> Iterator[None]:
 
 
 def rewrite_log(watch: FileWatch) -> None:
-    """Write each byte of the log again, in place, and sync it: then the kernel has to write all of it.
+    """Write each byte of the log again, in place, and sync the log, so that the kernel has to write all of it.
 
     The caller holds SQLite's write lock, so no other process appends to the log. Readers find the same bytes.
     """

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Job(Generic[T]):
-    """Work for the writer. Its outcome goes to `future`, in the event loop `loop`, or to a waiting thread.
+    """Work for the writer. The outcome goes to `future`, in the event loop `loop`, or to a waiting thread.
 
     The writer sets `answer` or `error` before the commit, and settles the job after it.
     """
@@ -30,20 +30,23 @@ class Job(Generic[T]):
         if loop is not None:
             self.future: asyncio.Future[T] = loop.create_future()
         else:
-            # An interrupt in the waiting thread could leave the inner lock of an `Event` or a `Future` locked. Then the
-            # writer would wait for ever.
+            # Do not use an `Event` or a `Future`: an interrupt in the waiting thread could leave its inner lock locked,
+            # and the writer would wait for ever.
             self._unsettled = threading.Lock()
             self._unsettled.acquire()
 
     def wait(self) -> T:
-        """Return or raise the outcome, once it is durable. An interrupt ends the wait, but not the job."""
+        """Return the answer or raise the error, once the outcome is durable.
+
+        An interrupt ends the wait, but not the job.
+        """
         self._unsettled.acquire()
         if self.error is not None:
             raise self.error
         return self.answer
 
     def settle(self) -> None:
-        """Give the outcome to the caller: to a future in the thread of its loop. A cancelled future gets nothing."""
+        """Give the outcome to the caller. A future gets it in the thread of its loop, unless it is cancelled."""
         if self.loop is None:
             self._unsettled.release()
         elif self.future.done():
@@ -59,21 +62,24 @@ class Job(Generic[T]):
 class Jobs:
     """The jobs that wait for one writer.
 
-    A thread wakes the writer for each job. An event loop wakes it once, at the end of a turn of the loop: if the writer
-    and the loop run at the same time, both are slower, and 64 packets take 1.3 times as long. If the loop ends in that
-    turn, the job waits until the next one is added.
+    A thread wakes the writer for each job. An event loop wakes it once, at the end of an iteration of the loop. If the
+    writer and the loop ran at the same time, both would be slower, and 64 packets would take 1.3 times as long. If the
+    loop ends in that iteration, the job waits until the next job is added.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Job[Any]] = deque()
         self._wake_ups: SimpleQueue[None] = SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None  # this loop wakes the writer when its turn ends
+        self._loop: asyncio.AbstractEventLoop | None = None  # this loop wakes the writer when its iteration ends
         self._is_at_end = False
 
     def put(self, job: Job[Any]) -> None:
-        """Add `job`. A job of a loop is added in the thread of that loop. Raises `StoreUnavailable` for too many."""
+        """Add `job`. A job of a loop is added in the thread of that loop.
+
+        Raises `StoreUnavailable` when too many jobs wait.
+        """
         if len(self._waiting) >= STORE_QUEUE_MAX:
-            raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are waiting already: repeat the call later")
+            raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are already waiting: repeat the call later")
         if job.loop is not None and self._loop is not job.loop:
             job.loop.call_soon(self._end_turn)
             self._loop = job.loop  # set last: after an interrupt before this line, the next job calls `call_soon` again
@@ -82,7 +88,7 @@ class Jobs:
             self._wake()
 
     def end(self) -> None:
-        """Let the writer end when it has done the waiting jobs. No job is added after this call."""
+        """Let the writer end when it has done the waiting jobs. Do not add a job after this call."""
         self._is_at_end = True
         self._wake()
 
@@ -93,7 +99,7 @@ class Jobs:
         return list(self.take_more(0))
 
     def take_more(self, taken: int) -> Iterator[Job[Any]]:
-        """Yield waiting jobs until the batch, which already has `taken` jobs, is full. Never wait."""
+        """Yield waiting jobs until the batch is full. It already has `taken` jobs. Never wait."""
         while taken < STORE_BATCH_MAX and self._waiting:
             yield self._waiting.popleft()
             taken += 1
@@ -103,7 +109,7 @@ class Jobs:
         self._wake()
 
     def _wake(self) -> None:
-        if self._wake_ups.empty():  # one wake-up is enough: the writer then looks for jobs
+        if self._wake_ups.empty():  # one wake-up is enough, because the writer then looks for jobs
             self._wake_ups.put(None)
 
 
@@ -116,8 +122,8 @@ def deliver(jobs: Sequence[Job[Any]]) -> None:
         else:
             by_loop[job.loop].append(job)
     for loop, settled in by_loop.items():
-        # Wake every loop once per batch: one wake-up per job makes 64 tasks up to 1.5 times as slow. No caller waits in
-        # a closed loop.
+        # Wake every loop once per batch. With one wake-up per job, 64 tasks take up to 1.5 times as long. No caller
+        # waits in a closed loop.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle, settled)
 

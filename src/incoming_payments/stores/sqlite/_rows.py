@@ -86,12 +86,12 @@ class Rows:
         return [PaymentId(id) for (id,) in rows]
 
     def select(self, clauses: str, values: Sequence[object]) -> list[IncomingPayment]:
-        """Return the payments of a `SELECT` with these `clauses` after its columns. Times may be among `values`."""
+        """Return the payments that a `SELECT` with these `clauses` finds. Times may be among `values`."""
         rows = self.connection.execute(f"SELECT id, {_PAYMENT} {clauses}", _columns(values))
         return [_payment(id, row) for id, *row in rows]
 
     def find_place(self, clauses: str, values: Sequence[object]) -> Place | None:
-        """Return the place of the payment that a `SELECT` with these `clauses` finds, if there is one."""
+        """Return the place of the payment that a `SELECT` with these `clauses` finds, or `None`."""
         row = self.connection.execute(f"SELECT created_at, id {clauses}", _columns(values)).fetchone()
         return None if row is None else Place(_time(row[0]), row[1])
 
@@ -108,14 +108,14 @@ class Batch(Rows):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
-        # Each payment as read, and as updated
+        # Each payment as it was read, and as it is after the updates
         self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}
         self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
         self._events: list[Event] = []
-        self._nonces: tuple[int, int] | None = None  # the row of `nonce_count`, once read
+        self._nonces: tuple[int, int] | None = None  # the row of `nonce_count`, or `None` before it is read
 
     def payment(self, id: PaymentId) -> IncomingPayment:
-        """Return the payment `id` with the updates of this batch. Raises as `Rows.payment`."""
+        """Return the payment `id` with the updates of this batch. Raises the exceptions of `Rows.payment`."""
         change = self._changed.get(id)
         return super().payment(id) if change is None else change[1]
 
@@ -140,7 +140,10 @@ class Batch(Rows):
         self._events += decision.events
 
     def update(self, before: IncomingPayment, after: IncomingPayment, decision: Decision[Any]) -> None:
-        """Replace `before`, which `payment` has returned, by `after`, and add the credit and events of `decision`."""
+        """Replace the payment `before`, which the method `payment` has returned, by `after`.
+
+        Add the credit and the events of `decision`.
+        """
         id = after.terms.id
         change = self._changed.get(id)
         self._changed[id] = (before if change is None else change[0], after)
@@ -151,8 +154,8 @@ class Batch(Rows):
     def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:
         """Return whether `key` is used for the first time.
 
-        Raises `ClockBehind`, and `StoreUnavailable` at the capacity. It may have removed expired nonces by then, and
-        has changed nothing else.
+        Raises `ClockBehind`, and `StoreUnavailable` when the table is full. Before that, it may have removed expired
+        nonces, and has changed nothing else.
         """
         end, at = _micros(until), _micros(now)
         row = self.connection.execute(_SELECT_NONCE, (key,)).fetchone()
@@ -165,7 +168,7 @@ class Batch(Rows):
         ended = [until for (until,) in self.connection.execute(_SWEEP_NONCES, (at, NONCES_SWEPT_MAX))]
         held, swept_until = held - len(ended), max([swept_until, *ended])
         self._nonces = held, swept_until
-        # A call may have an earlier `now` than the call before it, and that call may have removed this key.
+        # A call may have an earlier `now` than the previous call, which may have removed this key.
         check_nonce_time(until, _time(swept_until), now)
         check_nonce_capacity(held, capacity)
         self.connection.execute(_INSERT_NONCE, (key, end))
@@ -184,7 +187,7 @@ class Batch(Rows):
                 states.append((*total, *state, _optional_micros(due), *key))
         updated = self._update(_UPDATE_TOTAL, totals) + self._update(_UPDATE_STATE, states)
         if updated != len(self._changed):
-            text = "a payment was not there to update, although this transaction had read it: check the database"
+            text = "a payment that this transaction has read could not be updated: check the database"
             raise StoreUnusable(text)
         self.connection.executemany(_INSERT_CREDIT, map(_credit_row, self._credits.values()))
         self.connection.executemany(_INSERT_EVENT, map(_event_row, self._events))

@@ -14,20 +14,20 @@ _OCTAL: Final = re.compile(rb"\\([0-7]{3})")  # a space, tab, line break or back
 
 
 def refuse_second_names(paths: Iterable[str]) -> None:
-    """Raise `StoreUnusable` when a file of `paths` has several hard links or is mounted alone."""
+    """Raise `StoreUnusable` when a file of `paths` has several hard links or is mounted as a single file."""
     mounted = _mount_points()
     for path in paths:
         with suppress(FileNotFoundError):
             if (links := os.stat(path).st_nlink) > 1:
                 raise StoreUnusable(
                     f"{path} has {links} names (hard links), and a program that uses another name loses payments: "
-                    f'end every program that uses it, and remove the others, which "find DIRECTORY -samefile {path}" '
-                    "lists; but if another name has a log (-wal) beside it, use that name and remove this one"
+                    f'end every program that uses the file, list its names with "find DIRECTORY -samefile {path}", and '
+                    "remove all names but one. Keep the name with a log (-wal) beside it, if there is one"
                 )
         if path in mounted:
             raise StoreUnusable(
-                f"{path} is mounted alone, and a program that uses its other name loses payments: mount its directory "
-                "instead, with all files of the database"
+                f"{path} is mounted as a single file, and a program that uses its other name loses payments: mount its "
+                "directory instead, with all files of the database"
             )
 
 

@@ -1,4 +1,4 @@
-"""Limit the time for which slow reads stop an event loop."""
+"""Limit the time for which slow reads block an event loop."""
 
 from incoming_payments.limits import STORE_SLOW_READ_S_MIN, STORE_SLOW_READS_S_MAX, STORE_SLOW_READS_SHARE_MAX
 
@@ -9,7 +9,7 @@ class SlowReads:
     After slow reads, the next reads have to use other threads for some time. So slow reads take at most the share
     `limits.STORE_SLOW_READS_SHARE_MAX` of the time of a loop. Slow reads in a row take at most
     `limits.STORE_SLOW_READS_S_MAX` seconds, and the time of one more read. A read is known to be slow only when it has
-    ended. So a disk that does not answer stops a loop once, until it answers.
+    ended. So a disk that does not answer blocks a loop once, until the disk answers.
     """
 
     def __init__(self) -> None:

@@ -47,13 +47,13 @@ class _Store:
 class SqliteStore(_Store):
     """A `PaymentStore` in the SQLite file `path`, which the constructor creates when it does not exist.
 
-    `busy_s` is how many seconds a call waits while another process holds the file, at most `limits.STORE_BUSY_S_MAX`.
+    `busy_s` is how many seconds a call waits while another process locks the file, at most `limits.STORE_BUSY_S_MAX`.
     The same directory has its log (`-wal`), the index of the log (`-shm`) and a lock file (`-lock`).
 
     Every method may raise:
 
-    - `StoreUnavailable`: too many calls wait, the file is locked for longer than `busy_s`, the disk is full or cannot
-      be read. Repeat the same call later.
+    - `StoreUnavailable`: too many calls wait, the file is locked for longer than `busy_s`, or the disk is full or
+      cannot be read. Repeat the same call later.
     - `StoreStopped`: a write to the disk failed, or the files were removed, replaced or shortened. The store refuses
       every call from then on, in every process that has the file open. End these processes and start again. `on_stop`
       is called once with this error, in any thread, so that a program can end.
@@ -64,7 +64,7 @@ class SqliteStore(_Store):
     which gets a `StoreBatch` for each commit.
 
     A store that is opened before `os.fork` works in parent and child: see `_engine`. Keep the file on a local disk,
-    because locks of network file systems do not hold.
+    because locks of network file systems are unreliable.
 
     >>> import tempfile
     >>> from incoming_payments.testing import a_creation
@@ -98,8 +98,8 @@ class SqliteStore(_Store):
         `decide` runs in the transaction, in the thread that writes. The store may repeat the transaction, and then
         calls `decide` again. `decide` must not call the store: such a call raises `StoreUnavailable`. A signal handler
         must not call the store either, because the interrupted call may hold a lock. An interrupt, such as
-        `KeyboardInterrupt`, ends the call and not the update. The update may be committed before or after that: repeat
-        the call.
+        `KeyboardInterrupt`, ends the call and not the update. The update may be committed before or after the
+        interrupt, so repeat the call.
 
         Raises `PaymentNotFound`, and the exceptions of `decide`.
         """
@@ -116,8 +116,9 @@ class SqliteStore(_Store):
     def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
         """Return the page that `query` describes, newest first.
 
-        A page costs the same at every depth, except with a state, or with a client alone. Then the store reads and
-        skips the payments that do not match, in several reads: a payment that changes meanwhile is read once.
+        Every page takes the same time, however deep in the list. With a state, or with a client alone, a page can take
+        longer, because the store skips the payments that do not match. It uses several reads then, and a payment that
+        changes between two reads is read only once.
         """
         scan = Scan(query)
         while not scan.is_done:
@@ -141,7 +142,7 @@ class SqliteStore(_Store):
         self._engine.read(lambda rows: back_up(rows.connection, target, self._engine.check_answer))
 
     def close(self) -> None:
-        """Finish the queued updates and close the file. Afterwards every call but `close` raises `StoreUnusable`."""
+        """Finish the queued updates and close the file. Every later call except `close` raises `StoreUnusable`."""
         self._engine.close()
 
     def __enter__(self) -> Self:
@@ -159,7 +160,7 @@ class SqliteStore(_Store):
 class AsyncSqliteStore(_Store):
     """`SqliteStore` for asyncio: the same file, arguments and errors.
 
-    The constructor and `load` wait for the disk in the thread of the event loop, `load` only while the disk is fast.
+    The constructor waits for the disk in the thread of the event loop. So does `load`, but only while the disk is fast.
     Slow loads and all other calls wait in other threads. One store may serve several loops. A cancelled call may still
     be committed.
     """
@@ -227,9 +228,10 @@ class AsyncSqliteStore(_Store):
 
 
 class SqliteNonces:
-    """A `Nonces` port in the file of `store`, which it keeps open. All processes on that file share the nonces.
+    """A `Nonces` port in the file of `store`. The port keeps the store open.
 
-    It holds `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity below one.
+    All processes on that file share the nonces. It holds at most `capacity` keys; a further key raises
+    `StoreUnavailable`. Raises `InvalidValue` for a capacity below one.
     """
 
     async_class = "the nonces of an AsyncSqliteStore"
@@ -239,7 +241,10 @@ class SqliteNonces:
         self._capacity = checked_capacity(capacity)
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
-        """Return whether `key` is used for the first time, once that is on the disk. Raises as the store does."""
+        """Return whether `key` is used for the first time, after the nonce is on the disk.
+
+        Raises the errors of the store.
+        """
         return self._store._write(lambda rows: rows.use_nonce(key, until, now, self._capacity))  # noqa: SLF001
 
 

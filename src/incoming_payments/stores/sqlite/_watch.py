@@ -5,14 +5,15 @@ process that reads the file gets the data from memory. So after a failed write o
 before its contents are on the disk. The store follows these rules:
 
 - After a failed write, sync or truncation the store stops. It refuses every call, and never writes again.
-- The stop holds for every process that has the file open: they find a mark in the lock file beside the database.
+- The stop applies to every process that has the file open: the process finds a mark in the lock file beside the
+  database.
 - The store also stops when one of its files is removed, replaced or shortened while it is open.
-- Before its first answer, each process brings the log to the disk: see `_opening`.
+- Before its first answer, each process writes the log to the disk: see `_opening`.
 - A checkpoint whose sync may be unfinished stops the store: see `_checkpoint`.
-- A process that is killed in the middle of a commit leaves that commit in the log. The other processes do not see it,
-  but a process that recovers the log later does. A credit that was refused in the meantime would then appear. So each
-  connection that commits leaves its tag in the lock file. If it finds the tag of another connection there, it also
-  writes the first page of the database. This page overwrites an unfinished commit in the log.
+- A process that is killed in the middle of a commit leaves that commit in the log. The other processes do not see that
+  commit, but a process that later recovers the log does. A credit that was refused in the meantime would then appear.
+  So each connection that commits leaves its tag in the lock file. If it finds the tag of another connection there, it
+  also writes the first page of the database. This page overwrites an unfinished commit in the log.
 """
 
 import contextlib
@@ -63,11 +64,11 @@ class FileWatch:
 
     @property
     def is_open(self) -> bool:
-        """Whether the store has been opened: from then on, `check` tells whether it has to stop."""
+        """Whether the store has been opened. From then on, `check` finds out whether it must stop."""
         return self._database is not None
 
     def after_fork_in_child(self) -> None:
-        """Replace the guard: a thread of the parent may have held it."""
+        """Replace the guard, because a thread of the parent may have held it."""
         self._guard = threading.Lock()
 
     def close(self) -> None:
@@ -81,11 +82,11 @@ class FileWatch:
         with self._guard:
             if self._why is not None:
                 return self.refusal()
-            # If this fails too, the other processes get the same error from the disk.
+            # If this write fails too, the other processes get the same error from the disk.
             with contextlib.suppress(OSError):
                 self.lock.shorten_text(Text.STOPPED)
             self._why = why  # set last, so that an interrupted call can be repeated
-        # While the store is opened, the constructor raises the error, and there is no store yet that could stop.
+        # If the store is still being opened, its constructor raises the error, so `on_stop` is not called.
         if self._on_stop is not None and self.is_open:
             try:
                 self._on_stop(self.refusal())
@@ -101,16 +102,16 @@ class FileWatch:
         )
 
     def note_database(self) -> None:
-        """Remember which file the path names: from now on it must stay that file."""
+        """Remember which file the path names. From now on, the path must always name that file."""
         found = os.stat(self.path)
         self._database, self._database_bytes = _disk.identity(found), found.st_size
 
     def note_index(self) -> None:
-        """Remember the index of the log: a connection is open now, and until `forget_index`."""
+        """Remember the index of the log. A connection is open from now until `forget_index`."""
         self._index = _disk.identity(os.stat(self.index_path))
 
     def forget_index(self) -> None:
-        """Accept another index: SQLite removes it with the last connection."""
+        """Accept another index, because SQLite removes the index with the last connection."""
         self._index = None
 
     def check_mark(self) -> None:
@@ -121,33 +122,34 @@ class FileWatch:
             raise self.stop("another process that uses the database has stopped its store")
 
     def check_answer(self) -> None:
-        """Raise `StoreStopped` when what was read from the database may be older than what is on the disk.
+        """Raise `StoreStopped` when the data that was read may be older than the data on the disk.
 
-        A checkpoint that is in progress may have lost pages that an earlier one has copied: wait until it has ended. If
-        its process has stopped or was killed, the answer is refused. Raises `BlockingIOError` when the checkpoint takes
+        A checkpoint in progress may have lost pages that an earlier checkpoint has copied, so wait until it has ended.
+        If its process has stopped or was killed, refuse the answer. Raises `BlockingIOError` when the checkpoint takes
         longer than `limits.STORE_BUSY_S_MAX`. No thread calls this in the middle of its own checkpoint.
         """
         deadline = time.monotonic() + STORE_BUSY_S_MAX
         while self._may_lack_pages():
             with open(self.log_path, "rb", buffering=0) as log:
                 try:
-                    fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)  # its process has the lock until the end
+                    # The process of the checkpoint holds the lock until the checkpoint ends.
+                    fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
                     if time.monotonic() >= deadline:
                         raise
-                else:  # look again before another checkpoint can begin
+                else:  # read the state again before another checkpoint can begin
                     if self._may_lack_pages():
                         raise self.stop(KILLED_IN_SYNC)
                     return
             time.sleep(_POLL_S)
 
     def _may_lack_pages(self) -> bool:
-        state = self.lock.checkpoints()  # first: the mark of a store that stops removes it
+        state = self.lock.checkpoints()  # read this before the mark, because a store that stops removes it
         self.check_mark()
         return state is Checkpoints.SYNCING
 
     def check(self) -> None:
-        """Raise `StoreStopped` as the other checks, and when the lock file was removed or replaced.
+        """Make the other checks, and raise `StoreStopped` also when the lock file was removed or replaced.
 
         Without the lock file, a new process does not know that the database is open.
         """
@@ -160,8 +162,8 @@ class FileWatch:
     def check_index(self) -> None:
         """Raise `StoreStopped` when the index of the log was removed or replaced while a connection is open.
 
-        A process that opens the database then creates another index. Neither process sees the locks and the commits of
-        the other.
+        A process that opens the database then creates another index. Neither process then sees the locks and the
+        commits of the other.
         """
         index = None if self._index is None else _disk.stat(self.index_path)
         if self._index is not None and (index is None or _disk.identity(index) != self._index):
@@ -169,7 +171,7 @@ class FileWatch:
 
     def check_database(self) -> None:
         """Raise `StoreStopped` when the database was removed, replaced or shortened."""
-        known_bytes = self._database_bytes  # read first: another thread may check a file that has grown meanwhile
+        known_bytes = self._database_bytes  # read this first, because another thread may then see a file that has grown
         database = _disk.stat(self.path)
         if database is None or _disk.identity(database) != self._database:
             raise self.stop(f"{self.path} was removed or replaced while it was open")
@@ -178,13 +180,14 @@ class FileWatch:
         self._database_bytes = database.st_size
 
     def is_new_committer(self, tag: bytes) -> bool:
-        """Leave `tag` in the lock file, and return whether there was another. SQLite's write lock is held.
+        """Write `tag` to the lock file, and return whether the file had another tag.
 
-        Raises `StoreStopped` when a store on this database has stopped: the mark removes the tag.
+        The caller must hold SQLite's write lock. Raises `StoreStopped` when a store on this database has stopped,
+        because its mark removes the tag.
         """
         if self.lock.tag() == tag:
             return False
         self.check_mark()
         self.lock.write_tag(tag)
-        self.check_mark()  # a store may have stopped in between
+        self.check_mark()  # a store may have stopped since the first check
         return True

@@ -7,11 +7,11 @@ with two processes and 16 creates in flight (benchmark `http`).
 
 A failure costs as few callers as possible:
 
-- An exception of a caller's own function goes to that caller. The others commit.
-- An error about the values of one job rolls the batch back, and runs it again job by job. Decisions change nothing
-  themselves, so they can run twice.
-- An error of the disk rolls the batch back and fails all of it: another attempt would only make callers wait longer for
-  the same answer. The next batch opens a new connection.
+- An exception of a caller's own function goes to that caller. The updates of the other callers are committed.
+- An error about the values of one job rolls the batch back. The writer then runs the batch again job by job. Decisions
+  change nothing themselves, so they can run twice.
+- An error of the disk rolls the batch back, and all its callers get the error. Another attempt would only make them
+  wait longer for the same answer. The next batch opens a new connection.
 - A lost write stops the store: see `_watch`.
 """
 
@@ -64,31 +64,37 @@ class Writer:
         self._report = report
         self._without_reads = without_reads
         self._open: _Connection | None = None
-        self._is_at_jobs = False  # whether a failure can be the fault of one job
-        # A daemon thread lets a process end without closing the store: acknowledged updates are on the disk.
+        self._is_at_jobs = False  # whether one job can be the cause of a failure
+        # A daemon thread lets a process end without closing the store. That is safe, because acknowledged updates are
+        # on the disk.
         self._thread = threading.Thread(target=self._serve, name="incoming-payments-write", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:
-            raise StoreUnavailable(f"the thread that writes could not be started ({error})") from error
+            raise StoreUnavailable(
+                f"the thread that writes could not be started ({error}): repeat the call later"
+            ) from error
 
     @property
     def is_this_thread(self) -> bool:
-        """Whether the calling thread is the one that writes: then a job has called."""
+        """Whether the calling thread is the one that writes, which means that a job is the caller."""
         return self._thread is threading.current_thread()
 
     def end(self) -> None:
-        """Finish the waiting jobs and close the connection. Return at once if a job has called. May be repeated."""
+        """Finish the waiting jobs and close the connection. Return at once if a job is the caller.
+
+        Further calls do nothing.
+        """
         self.jobs.end()
         if not self.is_this_thread:
             self._thread.join()
 
     def _serve(self) -> None:
-        """Do the jobs of the queue, batch by batch."""
+        """Run the jobs of the queue, batch by batch."""
         while batch := self.jobs.take():
             self._run(batch, may_add=True)
             self._keep_log_short()
-            del batch  # keep no caller's values alive while waiting
+            del batch  # do not keep a caller's values alive while the writer waits
         self._disconnect()
 
     def _run(self, jobs: list[Job[Any]], *, may_add: bool) -> None:
@@ -131,7 +137,7 @@ class Writer:
                 job.answer = job.work(batch)
             except DecideRaised as raised:
                 job.error = raised.error
-            except IncomingPaymentsError as error:  # raised before the first write: there is nothing to undo
+            except IncomingPaymentsError as error:  # the job raised before its first write, so there is nothing to undo
                 job.error = error
         batch.flush()
         self._is_at_jobs = False
@@ -154,7 +160,7 @@ class Writer:
             raise
 
     def _keep_log_short(self) -> None:
-        """Copy the log into the database when it is long enough. The callers have their answers by then."""
+        """Copy the log into the database when it is long enough. The callers already have their answers."""
         open = self._open
         if open is None:
             return
@@ -171,7 +177,7 @@ class Writer:
         """Return the answer of `copy`, or `None` after an error. A lost write stops the store."""
         try:
             open.connection.rollback()
-            open.log.check_names()  # another process may have replaced the log unnoticed
+            open.log.check_names()  # another process may have replaced the log without a trace
             return copy(open.connection)
         except Exception as error:  # noqa: BLE001 - it must not end the thread that all callers need
             is_passing = isinstance(error, sqlite3.Error) and is_busy(error)
@@ -186,8 +192,8 @@ class Writer:
     def _empty_log(self, connection: sqlite3.Connection) -> Copied:
         """Copy the rest of the log and empty it.
 
-        While readers overlap, SQLite can write the log from the beginning only after a wait for these readers. The
-        readers of this process are held back, because readers that overlap without a gap would keep SQLite waiting.
+        SQLite can write the log from the beginning only when no reader uses it. The readers of this process are held
+        back, because SQLite would wait for ever for readers that overlap without a gap.
         """
         deadline_s = time.monotonic() + STORE_TRUNCATE_MS_MAX / 1000
         with self._without_reads():
@@ -208,13 +214,16 @@ class _Connection:
     def __init__(self, connection: sqlite3.Connection, log: LogWatch) -> None:
         self.connection = connection
         self.log = log
-        self.log_bytes = 0  # the size of the log, of which SQLite may use only the beginning
+        self.log_bytes = 0  # the size of the log file; SQLite may use only its beginning
         self.truncate_at_bytes = STORE_LOG_BYTES_MAX
         self.commits = 0  # commits since the last checkpoint
-        self.checkpoint_at_commits = 16  # the value at first
+        self.checkpoint_at_commits = 16  # the initial value
 
     def plan_checkpoint(self, frames: int) -> None:
-        """Plan the next checkpoint for a log of about `STORE_LOG_FRAMES_MAX` frames. The last found `frames`."""
+        """Plan the next checkpoint for a log of about `STORE_LOG_FRAMES_MAX` frames.
+
+        The last checkpoint found `frames`.
+        """
         due = max(self.commits, 1) * STORE_LOG_FRAMES_MAX // max(frames, 1)
         self.checkpoint_at_commits = max(1, min(due, 2 * self.checkpoint_at_commits))
         self.commits = 0

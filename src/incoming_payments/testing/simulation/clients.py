@@ -41,12 +41,15 @@ _AUTHORIZED: Final = (("Authorization", f"GNAP {TOKEN}"),)
 
 @define(eq=False)
 class Create(Operation):
-    """A signed request to create a payment. With an idempotency key, the client repeats the request until answered."""
+    """A signed request to create a payment.
+
+    With an idempotency key, the client repeats the request until it gets an answer.
+    """
 
     limit: int | None
     expires_at: datetime | None
     nonce: str | None
-    uses: int  # how often the traffic picks the new payment
+    uses: int  # how often the traffic uses the new payment
     idempotency_key: str | None = None
     first_answer: PaymentView | None = None
 
@@ -89,7 +92,7 @@ class Create(Operation):
             if task.refusal is not None:
                 require(before_insert, "a payment was inserted that the host did not approve")
                 require(type(error) is task.refusal.error, f"a create ended with {error!r}, not {task.refusal.kind}")
-                return self.idempotency_key is None  # the refusal has used no key, so a repeat can be approved
+                return self.idempotency_key is None  # the refusal did not use the key, so a repeat can be approved
             late = (
                 self.expires_at is not None
                 and self.expires_at <= max(task.now, task.clock())
@@ -102,7 +105,7 @@ class Create(Operation):
                 world.state.count("create refused: the key was used for another request")
                 use = self._use(world)
                 require(use is not None and use[1] != self.body, "the key was not used for another request")
-            # A client without a key does not repeat this request: it creates another payment.
+            # A client without a key does not repeat this request, but creates another payment.
             return self.idempotency_key is None or not isinstance(error, allowed)
         id = _id_of(answer)
         if self.idempotency_key is not None:
@@ -110,7 +113,10 @@ class Create(Operation):
             self.first_answer = self.first_answer or answer
             require(answer == self.first_answer, "a repeat of the request got another answer")
         require(id in world.state.ledgers, f"the answer contains the payment {id}, which is not stored")
-        require((answer.received_amount.value, answer.completed) == (0, False), "a new payment is not empty")
+        require(
+            (answer.received_amount.value, answer.completed) == (0, False),
+            "a new payment has received money, or is completed",
+        )
         return True
 
     def _use(self, world: World) -> tuple[PaymentId, bytes] | None:

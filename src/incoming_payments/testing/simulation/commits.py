@@ -1,4 +1,7 @@
-"""The writes of a simulation: each one calls the store, and compares its answer and its content with the ledger."""
+"""The writes of a simulation.
+
+Each write calls the store, and compares the answer and the content of the store with the ledger.
+"""
 
 import inspect
 import threading
@@ -18,7 +21,7 @@ from incoming_payments.testing.simulation.operation import Process, Task
 from incoming_payments.testing.simulation.state import SimulationState
 from incoming_payments.testing.simulation.store_calls import StoreCaller, call_update, deciding_twice, recording
 
-OVERLAP_S: Final = 0.005  # how long the first of two concurrent updates waits for the second one
+OVERLAP_S: Final = 0.005  # how long the first of two concurrent updates waits for the second update
 UNAPPROVED: Final = Expected("packet needs the approval of the host", ApprovalRequired)
 _NOT_FOUND: Final = Expected("update refused: no such payment", PaymentNotFound)
 
@@ -71,7 +74,7 @@ class Commits:
             ledger.compare(self._caller.inspect(task.process.store.load, ledger.id))
 
     def find_competing(self, task: Task) -> Task | None:
-        """Return another pending update of the same payment, or `None` if there is none or the store is async."""
+        """Return another pending update of the same payment, or `None`. For an async store, return `None`."""
         if type(task.effect) is not UpdatePayment or inspect.iscoroutinefunction(task.process.store.update):
             return None
         return next((other for other in self._tasks if other is not task and self._compete(task, other)), None)
@@ -132,7 +135,7 @@ class Commits:
         self._state.count("created")
         if key:
             self._state.keys[key] = (id, operation.body)
-        at = task.effect.decision.answer.created_at  # the flow has read the clock after its other effects
+        at = task.effect.decision.answer.created_at  # the flow read the clock after its other effects
         ledger = Ledger(id, USD, operation.limit, operation.expires_at, at, at)
         self._state.ledgers[id] = ledger
         payment = self._caller.inspect(task.process.store.load, id)
@@ -225,7 +228,7 @@ class Commits:
             task.seen = (ledger.received, ledger.state(task.now))
 
     def _has_event(self, task: Task, ledger: Ledger, expected: Expected) -> bool:
-        """Return whether a store raised an error but committed all the same. In that case it has the next event."""
+        """Return whether the store raised an error but committed the update. The store then has the next event."""
         events = self._caller.inspect(task.process.store.events, ledger.id)
         place = len(ledger.events)
         total = ledger.received if expected.total is None else expected.total
@@ -234,7 +237,7 @@ class Commits:
 
 
 def _expected(task: Task, ledger: Ledger) -> Expected:
-    """Return the required result of the update of `task`, if the store decides it now."""
+    """Return the required result if the store decides the update of `task` now."""
     if task.operation.reads_clock_in_decision:
         task.now = task.clock()
     expected = task.operation.expect(ledger, task.now)

@@ -21,7 +21,7 @@ METHODS: Final = DerivedMethods("test.bank", [b"a fixed server secret, for simul
 PEER: Final = Peer("test.bank.connector", USD)
 FOREIGN_PEER: Final = Peer("test.bank.abroad", EUR)
 PREPARE_LIFETIME: Final = timedelta(seconds=30)
-MARGIN: Final = timedelta(seconds=1)  # the time that a Prepare must have left when it is accepted
+MARGIN: Final = timedelta(seconds=1)  # the time that must remain until a Prepare expires when it is accepted
 
 CLIENT: Final = client_id("https://shop.example/")
 TOKEN: Final = "OS9M2PMHKUR64TB8N6BW7OZB8CDFONP219RP1LT0"  # noqa: S105 - a fixed value, for simulations

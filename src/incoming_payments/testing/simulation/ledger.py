@@ -1,7 +1,7 @@
 """The expected state of each payment, computed from the rules of the specification alone.
 
-This module does not use the library's own lifecycle. It states spec section 3 and the tolerance a second time, in
-plain integers, so that an error in either copy shows up as a difference between the two.
+This module does not use the library's own lifecycle. It states spec section 3 and the tolerance a second time, in plain
+integers, so that an error in one of the two shows as a difference.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -41,7 +41,7 @@ def require(holds: object, text: str) -> None:
 class Expected:
     """The required result of an update: the refusal `error`, or success.
 
-    `kind` is the key under which the report counts it. `record` enters the change in the ledger; it is `None` if the
+    `kind` is the key under which the report counts it. `record` records the change in the ledger; it is `None` if the
     update changes nothing. `remaining` is the amount that a refused packet must report as acceptable. `total` is the
     total received after a credit.
     """
@@ -115,7 +115,7 @@ class Ledger:
         return self._accepted("credit", key, amount, now)
 
     def expect_packet(self, key: Hashable, amount: int, asset: Asset, now: datetime, *, in_time: bool) -> Expected:
-        """Return the required result of a packet: as for a credit, but the amount and the time are limited."""
+        """Return the required result of a packet, which differs from a credit by limits on the amount and the time."""
         if key not in self.credits and not in_time:
             return Expected("packet refused: expired while waiting", PacketExpired)
         if amount == 0:

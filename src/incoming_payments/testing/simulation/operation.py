@@ -54,10 +54,10 @@ class Account:
     id: PaymentId
     address: str
     keys: StreamKeys
-    uses_left: int  # how often the traffic picks the payment before it replaces it
+    uses_left: int  # how often the traffic uses the payment before it replaces the payment
     sequence: int = 0
     sent: int = 0  # the sum of the fulfilled packets
-    credited: int = 0  # the sum of the credits that the host received an answer for
+    credited: int = 0  # the sum of the credits for which the host received an answer
     first_answers: dict[str, Credit] = field(factory=dict)
     counted: set[str | bytes] = field(factory=set)  # conditions and credit ids that are in one of the two sums
 
@@ -75,7 +75,7 @@ class World(Protocol):
 
 @define(eq=False)
 class Process:
-    """A process of the service: its clock offset, its store object, and the memory that is lost when it crashes."""
+    """A process of the service: its clock offset, its store object, and the memory that a crash loses."""
 
     name: str
     offset: timedelta
@@ -94,32 +94,32 @@ class Task:
     flow: Flow[Any]
     clock: Clock  # the clock of the process that the call started in
     began: datetime
-    now: datetime  # the time of the decision; until there is one, the time at which the call began
+    now: datetime  # the time of the decision, or before the decision the time at which the call began
     place: int = 0  # the index in the scheduler's list of tasks
     answered_before: tuple[int, bool] = (
         0,
         False,
     )  # the ledger's `answered_total` and `answered_completed` at the start
     effect: Any = None
-    done: bool = False  # the effect has happened; its `answer` or `error` has not reached the flow yet
+    done: bool = False  # the effect has happened, but its `answer` or `error` has not reached the flow yet
     answer: Any = None
     error: IncomingPaymentsError | None = None
     expected: Expected | None = None  # the required result of the effect; None if the store failed
-    needs_approval: bool = False  # whether the packet is credited only if the host approves it
+    needs_approval: bool = False  # whether the packet needs the approval of the host
     is_approved: bool = False  # whether the host approved the packet
-    refusal: Expected | None = None  # the answer of the host, unless it approved
+    refusal: Expected | None = None  # the answer of the host, unless the host approved
     seen: tuple[int, str] | None = None  # total and state of the payment at the last call of the store
 
 
 class Operation(abc.ABC):
     """A request by a client, the host or a peer. The same operation can be called several times.
 
-    `wants_answer` says that the sender repeats the operation until it has an answer.
+    If `wants_answer` is true, the sender repeats the operation until it has an answer.
     """
 
     id: PaymentId | None = None
     wants_answer = False
-    reads_clock_in_decision = False  # otherwise decisions use the time at which the call began
+    reads_clock_in_decision = False  # if false, decisions use the time at which the call began
 
     @property
     def key(self) -> Hashable:
@@ -131,7 +131,7 @@ class Operation(abc.ABC):
         """Return the flow that handles the operation."""
 
     def expect(self, ledger: Ledger, now: datetime) -> Expected:
-        """Return the required result of the operation's update. By default no update is allowed."""
+        """Return the required result of the operation's update. By default, no update is allowed."""
         return Expected(f"no update: {self} must not change {ledger.id}")
 
     def compare(self, ledger: Ledger, answer: Any) -> None:
@@ -140,15 +140,18 @@ class Operation(abc.ABC):
 
     @abc.abstractmethod
     def check(self, world: World, task: Task, answer: Any, error: IncomingPaymentsError | None) -> bool:
-        """Check the flow's result, and return whether it is final. After a temporary error the sender must repeat."""
+        """Check the flow's result, and return whether it is final.
+
+        After a temporary error, the sender must repeat the operation.
+        """
 
     def receive_answer(self, world: World, answer: Any) -> None:
-        """Handle a final answer on the sender's side. By default do nothing."""
+        """Handle a final answer on the sender's side. By default, do nothing."""
         return
 
 
 def check_error(task: Task, error: IncomingPaymentsError) -> bool:
-    """Check that `error` is a store failure or a quota, which is not final, or the required refusal, which is."""
+    """Check that `error` is a store failure or a quota, which are not final, or the required, final refusal."""
     if isinstance(error, StoreError | QuotaExceeded):
         return False
     expected = task.expected.error if task.expected is not None else None

@@ -34,7 +34,7 @@ from incoming_payments.testing.simulation.operation import Account, Clock, Opera
 
 
 class Intent(enum.Enum):
-    """The purpose of a packet, which decides the replies that are possible."""
+    """The purpose of a packet, on which the possible replies depend."""
 
     MONEY = "money"
     ZERO_AMOUNT = "amount 0"
@@ -147,7 +147,8 @@ class SendPacket(Operation):
     def receive_answer(self, world: World, answer: Any) -> None:
         if self.account is not None and answer[0] == PacketType.FULFILL and self.intent is Intent.MONEY:
             condition = self.prepare.condition
-            if self.prepare.amount and condition not in self.account.counted:  # the peer owes a repeated packet once
+            # The peer owes the money of a repeated packet only once.
+            if self.prepare.amount and condition not in self.account.counted:
                 self.account.counted.add(condition)
                 self.account.sent += self.prepare.amount
 
@@ -185,7 +186,7 @@ class SendPacket(Operation):
         """Check that the credit is in the ledger, with the packet's amount, before the fulfillment leaves."""
         require(condition_of(reply.fulfillment) == self.prepare.condition, "the fulfillment does not fit the condition")
         if not self.prepare.amount:
-            return  # the update itself was checked; by now a copy with another amount may have been credited
+            return  # the update itself was already checked, and a copy with another amount may have been credited since
         assert self.account is not None  # noqa: S101 - a packet with money belongs to an account
         ledger = world.state.ledgers.get(self.account.id)
         entry = None if ledger is None else ledger.credits.get(self.prepare.condition)
@@ -197,7 +198,7 @@ class SendPacket(Operation):
         if code not in {"fulfilled", "F99", "F07"} or self.intent is Intent.CONFIGURATION or self.account is None:
             return
         if code == "F07" and self.peer.asset != USD:
-            return  # a refusal of the asset has no encrypted part
+            return  # a refusal because of the asset has no encrypted part
         reply = self.account.keys.open(data)
         found, expected = (reply.sequence, reply.amount), (self.sequence, self.prepare.amount)
         require(found == expected, f"the reply should have sequence and amount {expected}, not {found}")

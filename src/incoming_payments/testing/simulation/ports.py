@@ -1,4 +1,4 @@
-"""The ports of a simulation: they execute the effects of all flows, and fail in the ways in which real ports fail."""
+"""The ports of a simulation. They execute the effects of all flows, and fail as real ports fail."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -41,7 +41,8 @@ class FaultyPorts:
         self._state = state
         self._caller = StoreCaller(runner)
         self._commits = Commits(state, self._caller, tasks)
-        self._late: list[Task] = []  # writes that can still commit, although the store failed or the caller is gone
+        # Writes that can still commit, although the store has failed or the caller has gone.
+        self._late: list[Task] = []
         self._nonces = MemoryNonces()
         self._hosts = HostRules(state)
         self._reads: dict[type, Callable[[Task], None]] = {
@@ -68,12 +69,12 @@ class FaultyPorts:
         self._state.note(f"the store is {self._outage}")
 
     def abandon(self, task: Task) -> None:
-        """Drop the effect of `task`. A pending write may have reached the store, and then it can commit later."""
+        """Drop the effect of `task`. A pending write may have reached the store, and can then commit later."""
         if not task.done and isinstance(task.effect, _WRITES) and self._state.roll() < 0.5:
             self._late.append(_detached(task, answered=False))
 
     def commit_late(self, process: Process) -> None:
-        """Let the store commit one of the late writes, if there is one, or lose it."""
+        """Commit or lose one of the late writes, if there is one."""
         if not self._late:
             return
         task = self._late.pop(self._state.below(len(self._late)))

@@ -85,7 +85,7 @@ KINDS: Final[tuple[str, ...]] = tuple(_kinds())
 
 
 class SimulationFailed(AssertionError):
-    """A promise was broken. The text contains the difference that was found, the seed, the step and the trace.
+    """A guarantee was broken. The text contains the difference that was found, the seed, the step and the trace.
 
     `trace` lists the events that led to the failure, oldest first.
     """

@@ -19,7 +19,7 @@ from incoming_payments.testing.simulation.operation import Task
 from incoming_payments.testing.simulation.state import SimulationState
 
 QUOTA_EFFECTS: Final[tuple[type[Effect[Any]], ...]] = (CountRequest, ReserveUnpaid, ReleaseUnpaid)
-_UNPAID_MAX: Final = 40  # few creates reach it: then they look for payments that are not unpaid any more
+_UNPAID_MAX: Final = 40  # few creates reach this quota; those that do look for payments that are no longer unpaid
 
 _REFUSED: Final = Expected("approval refused", PolicyRefused)
 _PENDING: Final = Expected("approval pending", ApprovalPending)
@@ -41,7 +41,7 @@ class HostRules:
             self._approve(task)
         elif isinstance(effect, ReserveUnpaid):
             # At the quota, a create loads every unpaid payment. At the end, the host has no quota, because a store that
-            # fails by itself at times would hardly ever answer all these calls.
+            # sometimes fails by itself would hardly ever answer all these calls.
             task.answer = self._quotas.reserve(effect.client, effect.id) if self._state.injects_faults else ()
         elif isinstance(effect, ReleaseUnpaid):
             self._quotas.release(effect.client, effect.id)
@@ -50,7 +50,10 @@ class HostRules:
             self._state.count("client reached its quota of requests")
 
     def _approve(self, task: Task) -> None:
-        """Usually approve. Otherwise refuse, delay, fail, hang, or approve so late that the packet may have expired."""
+        """Usually approve.
+
+        The other results are to refuse, delay, fail, hang, or approve so late that the packet may have expired.
+        """
         if isinstance(task.effect.proposal, ProposedCredit):
             require(task.expected is UNAPPROVED, f"the host was called for {task.operation}, which needs no approval")
         roll = self._state.roll() if self._state.injects_faults else 1.0

@@ -42,7 +42,7 @@ def simulate(seed: int, steps: int, *, store_factory: StoreFactory | None = None
     close its store. The default is one `MemoryStore` for all processes. `flows` replaces use cases of the library with
     your own.
 
-    Raise `SimulationFailed`, an `AssertionError`, if a promise is broken.
+    Raises `SimulationFailed`, an `AssertionError`, if a guarantee is broken.
 
     >>> simulate(7, 2000).met["store committed, then lost its answer"] > 0
     True
@@ -165,12 +165,13 @@ class _Scheduler:
         else:
             if task.process.has_approval_port and type(task.effect) is UpdatePayment:
                 task.effect = only_approved(task.effect)
-            if type(task.effect) in QUOTA_EFFECTS:  # quotas are in memory, so no other task can run meanwhile
+            # Quotas are in memory, so no other task can run between request and answer.
+            if type(task.effect) in QUOTA_EFFECTS:
                 self._ports.execute(task)
                 self._resume(task)
 
     def _end(self, task: Task, answer: Any, error: IncomingPaymentsError | None) -> None:
-        """Check the result of the flow, and deliver or lose it."""
+        """Check the result of the flow, and deliver the result to the sender or lose it."""
         operation = task.operation
         self._remove(task)
         self.state.note("is answered" if error is None else f"raises {type(error).__name__}", operation)
@@ -213,7 +214,7 @@ class _Scheduler:
         process.offset = timedelta(microseconds=self.state.below(4_000_000) - 2_000_000)
 
     def _crash(self, process: Process) -> None:
-        """Replace a process, with all its tasks, by a new process, which must find all that was committed."""
+        """Replace a process, with all its tasks, by a new process, which must find all committed data."""
         self.state.note(f"{process.name} crashes")
         self._traffic.note_crash()
         for task in list(process.tasks.values()):
@@ -235,7 +236,7 @@ class _Scheduler:
         self._ports.recover(self._processes[0])
         self._finish()
         self._run_all(self._traffic.unknown_outcomes())
-        self._run_all(iter(self._traffic.next_unanswered, None))  # a failing store needs several rounds
+        self._run_all(iter(self._traffic.next_unanswered, None))  # if the store fails, this takes several rounds
         state.now += timedelta(days=1)
         while any(self._must_announce(id) for id in state.ledgers):
             self._run_all([Sweep(100)])

@@ -17,7 +17,7 @@ class Concerning(Protocol):
 
     @property
     def id(self) -> PaymentId | None:
-        """The payment that the operation is about, if it is about one."""
+        """The payment that the operation is about, or `None`."""
         ...
 
 
@@ -47,7 +47,10 @@ class SimulationState:
         self.met[kind] += 1
 
     def note(self, text: str, operation: Concerning | None = None, id: PaymentId | None = None) -> None:
-        """Add a line to the trace, about the payment `id`, or else about the payment of `operation`."""
+        """Add a line to the trace.
+
+        The line is about the payment `id`, or about the payment of `operation` without `id`.
+        """
         concerned = id or (None if operation is None else operation.id)
         self._trace.append((self.steps, text, operation, concerned))
 

@@ -16,7 +16,7 @@ INSPECT_TRIES_MAX: Final = 20  # attempts to read from a store that fails at ran
 
 
 class StoreCaller:
-    """Waits for the answers of stores. An async store runs in the event loop of `runner`."""
+    """Calls stores and waits for their answers. An async store runs in the event loop of `runner`."""
 
     def __init__(self, runner: asyncio.Runner) -> None:
         self._runner = runner

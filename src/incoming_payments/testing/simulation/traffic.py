@@ -29,7 +29,7 @@ from incoming_payments.testing.simulation.operation import Account, Operation, T
 from incoming_payments.testing.simulation.peers import Intent, SendPacket
 from incoming_payments.testing.simulation.state import SimulationState
 
-ACTIVE_ACCOUNTS_MAX: Final = 8  # a small number, so that concurrent operations often concern the same payment
+ACTIVE_ACCOUNTS_MAX: Final = 8  # a small number, so that concurrent operations often use the same payment
 RECENT_CREATES_MAX: Final = 3  # a small number, so that a repeated request is often still in flight
 RECENT_PACKETS_MAX: Final = 8  # packets of one payment, from which a repeated packet is chosen
 
@@ -55,7 +55,7 @@ class Traffic:
         return [*self._active, *self._retired]
 
     def add_account(self, account: Account) -> None:
-        """Use a payment that a client has created, unless an earlier answer to the client has named it."""
+        """Use a payment that a client has created, unless an earlier answer contained the same payment."""
         if all(account.id != known.id for known in self.accounts):
             self._active.append(account)
 

@@ -22,7 +22,7 @@ PORTS: Final = (
     "base_url has port {}, but listen.port is {}: give both the same port, unless a proxy on this machine listens on "
     "port {}"
 )
-USELESS: Final = "peer[0] has the asset USD at scale 9, but no wallet address has this asset: this peer cannot pay, "
+USELESS: Final = "peer[0] has the asset USD at scale 9, but no wallet address has this asset: this peer cannot pay; "
 
 
 def given(table: str, name: str, value: int) -> object:
@@ -144,7 +144,7 @@ def test_expired_token_gets_a_warning() -> None:
             USD,
             Asset("USD", 9),
             1,
-            [f"{USELESS}unless asset_code and asset_scale agree"],
+            [f"{USELESS}correct asset_code and asset_scale, or add a wallet address with this asset"],
         ),
         (
             USD,

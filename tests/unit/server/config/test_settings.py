@@ -794,7 +794,7 @@ def test_private_clients_in_production_get_a_warning(load: Load, scheme: str, wa
 def test_peer_without_a_payable_wallet_address_gets_a_warning(load: Load, tmp_path: Path) -> None:
     """A peer gets a warning if no wallet address has the same asset code and scale."""
     says = "{}: peer[0] has the asset {} at scale 3, but no wallet address has this asset: this peer cannot pay"
-    how = ", unless asset_code and asset_scale agree"
+    how = "; correct asset_code and asset_scale, or add a wallet address with this asset"
     for code in ("EUR", "USD"):
         text = says.format(tmp_path / "configuration.toml", code) + how
         assert text in load(FULL.replace('"EUR"', f'"{code}"')).warnings

@@ -489,7 +489,7 @@ def write_files(folder: Path) -> None:
     (folder / "wrong.toml").write_text(text.replace("asset_scale = 2", "asset_scale = 2.0"), "utf-8")
 
 
-NEEDS_DATA: Final = "needs --data: the body, @FILE or @-; --data '' is an empty body"
+NEEDS_DATA: Final = "needs --data: give the body, @FILE or @-; --data '' gives an empty body"
 INSTEAD: Final = "give --key, --key-id and --token"
 NO_KEY: Final = "is not a private key in PEM, which begins with -----BEGIN PRIVATE KEY-----"
 ENCRYPTED: Final = "is encrypted: write it without a password with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"

@@ -162,7 +162,7 @@ def test_full_queue_refuses_calls_at_once(
         with busy_writer(tasks, id):
             calls = [asyncio.create_task(credit_one(tasks, id, f"wire-{number}")) for number in range(2)]
             await asyncio.sleep(0)
-            with pytest.raises(StoreUnavailable, match=r"^2 updates are waiting already: repeat the call later$"):
+            with pytest.raises(StoreUnavailable, match=r"^2 updates are already waiting: repeat the call later$"):
                 await credit_one(tasks, id, "wire-3")
         return [(await call).received.value for call in calls]
 

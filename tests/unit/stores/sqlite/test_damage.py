@@ -38,7 +38,7 @@ def test_name_without_the_log_is_the_one_to_remove(path: Path) -> None:
     id = leave_a_log(path)
     second = path.with_name("second.sqlite3")
     os.link(path, second)
-    with pytest.raises(StoreUnusable, match=r"another name has a log \(-wal\) beside it, use that name") as caught:
+    with pytest.raises(StoreUnusable, match=r"Keep the name with a log \(-wal\) beside it") as caught:
         SqliteStore(second)
     assert "copy" not in str(caught.value)
     second.unlink()
@@ -54,7 +54,7 @@ def test_file_that_is_mounted_alone_is_refused(tmp_path: Path, monkeypatch: pyte
     escaped = str(path).replace(" ", "\\040")
     mounts.write_text(f"22 28 0:21 / /proc rw - proc proc rw\n36 35 98:0 /payments {escaped} rw - ext4 /dev/sda rw\n")
     monkeypatch.setattr(_second_name, "_MOUNTS", str(mounts))
-    with pytest.raises(StoreUnusable, match=r"is mounted alone.*mount its directory"):
+    with pytest.raises(StoreUnusable, match=r"is mounted as a single file.*mount its directory"):
         SqliteStore(path)
 
 
@@ -68,7 +68,7 @@ def test_database_behind_a_bind_mount_is_refused(path: Path, tmp_path: Path) -> 
     if subprocess.run(["mount", "--bind", path, app / "payments.db"], capture_output=True).returncode:
         pytest.skip("mounts are not possible here")
     try:
-        with pytest.raises(StoreUnusable, match="is mounted alone"):
+        with pytest.raises(StoreUnusable, match="is mounted as a single file"):
             SqliteStore(app / "payments.db")
     finally:
         subprocess.run(["umount", app / "payments.db"], check=True)
