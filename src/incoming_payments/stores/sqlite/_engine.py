@@ -176,7 +176,8 @@ class Engine:
         if self._writer is not None:
             self._writer.end()
         self._writer = None
-        self._file.release()
+        with self._lock:  # `close` may have waited for the same writer, and release the file now
+            self._file.release()
         self.is_paused = True
 
     def after_fork_in_parent(self) -> None:

@@ -22,7 +22,7 @@ from incoming_payments.stores.sqlite import SqliteStore, _engine
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._rows import Rows
 from incoming_payments.testing.steps import check_credits, create, credit
-from kits.sqlite_jobs import beside, busy_writer, during_a_fork, fork
+from kits.sqlite_jobs import act_on, beside, busy_writer, during_a_fork, fork
 
 CREDITING = """
 import itertools, sys
@@ -308,6 +308,27 @@ def test_close_waits_for_a_fork(path: Path) -> None:
             time.sleep(0.02)
             assert not closing.done()
         closing.result(30)
+
+
+def test_fork_waits_for_a_close_that_has_begun(path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have waited for the writer. The child gets no connection that the close has not closed yet."""
+    act_on(monkeypatch, "PRAGMA wal_checkpoint", lambda *_: time.sleep(0.05))
+    for turn in range(8):  # either thread may continue first
+        store = SqliteStore(path)
+        credit(store, id, f"wire-{turn}", 1)
+        with ThreadPoolExecutor(2) as pool:
+            with busy_writer(store, id):
+                closing = pool.submit(store.close)
+                time.sleep(0.02)
+                forking = pool.submit(_files_during_a_fork, path)
+                time.sleep(0.02)
+            assert forking.result(30) == [path, beside(path, "lock")]
+            closing.result(30)
+
+
+def _files_during_a_fork(path: Path) -> list[Path]:
+    with during_a_fork():
+        return sorted(path.parent.iterdir())
 
 
 def test_interrupted_fork_closes_every_connection(path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch) -> None:
