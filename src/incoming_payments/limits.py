@@ -128,9 +128,9 @@ BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause: the service may resume thi
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
 DOCUMENTS_MAX: Final = 1024  # documents in one cache: at most 25 MB, if each client publishes the largest key set
-FIRST_FETCHES_MAX: Final = 128  # simultaneous fetches of unknown key sets: at most 600 KB each, with asyncio over TLS
+FETCHES_MAX: Final = 128  # simultaneous fetches of unknown key sets: at most 600 KB each, with asyncio over TLS
 FETCHES_OF_DOMAIN_MAX: Final = 2  # fetches from one parent domain once half of all are in use: its server may be slow
-WALLET_FIRST_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown wallet addresses: they are from your own service
+WALLET_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown wallet addresses: they are from your own service
 DOCUMENT_FETCH_S_DEFAULT: Final = 3.0  # seconds for one fetch, for which the client waits
 DOCUMENT_AGE_S_DEFAULT: Final = 300.0  # seconds until a document is fetched again: a withdrawn key is valid that long
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # seconds of use after a failed fetch: long enough to repair a server
@@ -206,8 +206,8 @@ for _smaller, _larger, _why in (
     (APPROVAL_S_DEFAULT, APPROVAL_S_MAX, "the default bound must be a valid setting"),
     (COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX, "a body in a command must be small enough to sign"),
     (LOOK_UPS_OF_DOMAIN_MAX, LOOK_UPS_MAX // 2, "one domain must not take all look-ups"),
-    (FETCHES_OF_DOMAIN_MAX, FIRST_FETCHES_MAX // 2, "one domain must not take all fetches"),
-    (FIRST_FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch needs a connection"),
+    (FETCHES_OF_DOMAIN_MAX, FETCHES_MAX // 2, "one domain must not take all fetches"),
+    (FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch needs a connection"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "the largest cached answer must be a valid answer"),
     (INTROSPECTION_S_DEFAULT, INTROSPECTION_S_MAX, "the default time must be a valid setting"),
     (BREAKER_OPEN_S_MIN, BREAKER_OPEN_S_MAX, "the first pause must not be longer than the longest"),

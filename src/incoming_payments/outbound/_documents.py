@@ -91,17 +91,16 @@ class Documents(Generic[T]):
 
     `read(url, answer, known)` returns the document in the answer of `url`, or `None` if there is none; `known` is the
     cached document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not
-    available now. A document is fetched again after `max_age_s` seconds of `clock`. At most `first_max` fetches of
-    unknown documents are in flight. `of_domain_max` is the share of each parent domain in these fetches, and in the
-    fetches of known documents. See `exceeds_share`. The number of documents in the cache also limits the fetches of
-    cached documents.
+    available now. A document is fetched again after `max_age_s` seconds of `clock`. At most `fetches` fetches of
+    unknown documents are in flight, and at most as many of cached documents. `of_domain_max` is the share of each
+    parent domain in both. See `exceeds_share`.
     """
 
     read: Callable[[str, HttpAnswer, T | None], T | None]
     unavailable: type[PortUnavailable]
     max_age_s: float
     clock: Callable[[], float]
-    first_max: int
+    fetches: int
     of_domain_max: int
     _entries: dict[str, Entry[T]] = field(init=False, factory=dict)
     # The fetches in flight of unknown and of known documents, and their parent domains
@@ -182,9 +181,9 @@ class Documents(Generic[T]):
         """Return why no fetch of `entry` may begin now."""
         others, domain = self._in_flight(entry).values(), _domain(entry.url)
         text = f"{entry.url} is not fetched now, because too many other documents"
-        if entry.document is None and len(others) >= self.first_max:
+        if len(others) >= self.fetches:
             return f"{text} are being fetched"
-        if exceeds_share(domain, others, most=self.first_max, of_domain=self.of_domain_max):
+        if exceeds_share(domain, others, most=self.fetches, of_domain=self.of_domain_max):
             return f"{text} of {domain} are being fetched"
         return None
 

@@ -22,11 +22,12 @@ from incoming_payments.limits import (
     CLIENT_KEYS_MAX,
     DOCUMENT_AGE_S_DEFAULT,
     DOCUMENT_FETCH_S_DEFAULT,
+    FETCHES_MAX,
     FETCHES_OF_DOMAIN_MAX,
-    FIRST_FETCHES_MAX,
 )
 from incoming_payments.outbound._documents import AsyncFetcher, Documents, Fetcher, read_object
 from incoming_payments.outbound._http import HttpAnswer, HttpFailed
+from incoming_payments.outbound._settings import check_number
 
 KeySet = Mapping[str, Mapping[str, object]]  # the JWKs of one client by `kid`
 
@@ -39,9 +40,11 @@ class HttpClientKeys:
 
     A key set is fetched again after `max_age_s` seconds, and when it lacks the key, but at most every
     `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. While its server fails, the cached keys stay in use for another
-    `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits one fetch. `tls` replaces the default context of TLS:
-    restrict its key exchange as `docs/client-keys.md` says, because the server may be hostile. `clock` returns seconds
-    and never goes back; change it only in tests. Close the port with `close`.
+    `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits one fetch. At most `fetches` fetches of unknown key sets,
+    and as many of cached ones, are in flight. Each occupies the thread of its caller, so slow key servers could occupy
+    all threads of a WSGI server: give a quarter of its threads. `tls` replaces the default context of TLS: restrict its
+    key exchange as `docs/client-keys.md` says, because the server may be hostile. `clock` returns seconds and never
+    goes back; change it only in tests. Close the port with `close`.
 
     `allow_private` is for development: it also allows http, a port in the URL, and IP addresses that are not public,
     such as loopback. Raises `ConfigurationError` for a wrong setting.
@@ -54,13 +57,15 @@ class HttpClientKeys:
         *,
         timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
         max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
+        fetches: int = FETCHES_MAX,
         allow_private: bool = False,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        check_number("fetches", fetches, 1, FETCHES_MAX)
         self._is_development = allow_private
         self._fetcher = Fetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock, FIRST_FETCHES_MAX, FETCHES_OF_DOMAIN_MAX),
+            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, FETCHES_OF_DOMAIN_MAX),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
@@ -81,20 +86,22 @@ class HttpClientKeys:
 
 
 class AsyncHttpClientKeys:
-    """`HttpClientKeys` for asyncio, with the same arguments."""
+    """`HttpClientKeys` for asyncio, with the same arguments. A fetch occupies no thread."""
 
     def __init__(
         self,
         *,
         timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
         max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
+        fetches: int = FETCHES_MAX,
         allow_private: bool = False,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        check_number("fetches", fetches, 1, FETCHES_MAX)
         self._is_development = allow_private
         self._fetcher = AsyncFetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock, FIRST_FETCHES_MAX, FETCHES_OF_DOMAIN_MAX),
+            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, FETCHES_OF_DOMAIN_MAX),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,

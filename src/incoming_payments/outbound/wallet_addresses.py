@@ -26,7 +26,7 @@ from incoming_payments.limits import (
     DOCUMENT_AGE_S_DEFAULT,
     DOCUMENT_FETCH_S_DEFAULT,
     DOCUMENTS_MAX,
-    WALLET_FIRST_FETCHES_MAX,
+    WALLET_FETCHES_MAX,
 )
 from incoming_payments.outbound._documents import AsyncFetcher, Documents, Fetcher, read_object
 from incoming_payments.outbound._http import HttpAnswer, HttpFailed
@@ -64,7 +64,7 @@ class HttpWalletAddresses:
     ) -> None:
         self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
         self._fetcher = Fetcher(
-            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, WALLET_FIRST_FETCHES_MAX, _OF_OWN_DOMAIN),
+            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, WALLET_FETCHES_MAX, _OF_OWN_DOMAIN),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
@@ -97,7 +97,7 @@ class AsyncHttpWalletAddresses:
     ) -> None:
         self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
         self._fetcher = AsyncFetcher(
-            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, WALLET_FIRST_FETCHES_MAX, _OF_OWN_DOMAIN),
+            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, WALLET_FETCHES_MAX, _OF_OWN_DOMAIN),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,

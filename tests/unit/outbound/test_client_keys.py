@@ -285,12 +285,9 @@ def test_key_set_that_is_gone_drops_the_keys(keys: Lookups, peer: Peer, clock: C
     assert keys.find(client(peer), "new") == NEW
 
 
-def test_few_unknown_key_sets_are_fetched_at_the_same_time(
-    keys: Lookups, peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_unknown_key_sets_are_fetched_at_the_same_time(keys: Lookups, peer: Peer, clock: Clock) -> None:
     """The fetches beyond the limit are an outage at once. Known keys are used and fetched again meanwhile."""
-    monkeypatch.setattr("incoming_payments.outbound.client_keys.FIRST_FETCHES_MAX", 2)
-    with looking_up(type(keys.port), clock=clock) as few:
+    with looking_up(type(keys.port), clock=clock, fetches=2) as few:
         few.find(client(peer), "old")
         peer.publish({}, 404)
         assert [few.find(client(peer, f"/{n}"), "old") for n in range(4)] == [None] * 4  # one after the other
@@ -826,6 +823,7 @@ def test_fetch_of_a_loop_that_has_ended_is_not_awaited(
     [
         ({"timeout_s": "3"}, "timeout_s must be a number from 0.01 to 30"),
         ({"timeout_s": 0}, "timeout_s must be a number from 0.01 to 30"),
+        ({"fetches": 0}, "fetches must be a number from 1 to 128"),
         ({"timeout_s": float("nan")}, "timeout_s must be a number from 0.01 to 30"),
         ({"max_age_s": 9}, "max_age_s must be a number from 10 to 86400"),
         ({"max_age_s": float("inf")}, "max_age_s must be a number from 10 to 86400"),
