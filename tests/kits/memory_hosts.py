@@ -137,6 +137,12 @@ def _exchange_asgi(application: AsgiApplication, request: Request) -> tuple[Resp
     return channel.response, not channel.waiting
 
 
+async def behind(_scope: Scope, _receive: object, send: Any) -> None:
+    """Answer as the application behind another one."""
+    await send({"type": "http.response.start", "status": 418, "headers": []})
+    await send({"type": "http.response.body", "body": b"behind"})
+
+
 # --- both --------------------------------------------------------------------------------------------
 
 

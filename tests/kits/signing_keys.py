@@ -1,4 +1,4 @@
-"""A private key for each algorithm, generated once."""
+"""A private key for each algorithm, generated once, and a key that counts its uses."""
 
 from collections.abc import Callable
 from functools import cache
@@ -7,7 +7,7 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from incoming_payments.httpsig import Algorithm, PrivateKey
+from incoming_payments.httpsig import Algorithm, PrivateKey, PublicKey
 
 
 @cache
@@ -33,3 +33,14 @@ def private(algorithm: Algorithm) -> PrivateKey:
     }
     kind = kinds.get(algorithm.value) or kinds.get(algorithm.value[:2]) or rsa_key
     return PrivateKey.from_pem(pem(kind()), kid="key-1", algorithm=algorithm)
+
+
+class CountedKey(PublicKey):
+    """A key that counts how often it is used."""
+
+    uses = 0
+
+    def verify(self, signature: bytes, data: bytes) -> bool:
+        """Count the call, and verify the signature."""
+        type(self).uses += 1
+        return super().verify(signature, data)

@@ -1,7 +1,6 @@
 """The behaviour that the WSGI and the ASGI host share, in memory. WSGI runs under the validator of wsgiref."""
 
 import json
-from typing import Any
 
 import pytest
 from attrs import evolve
@@ -10,7 +9,7 @@ from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import ConfigurationError, StoreUnavailable
 from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
-from incoming_payments.stores.memory import MemoryStore
+from kits.fake_ports import Raising
 from kits.memory_hosts import ASGI, WSGI, MemoryHost
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
@@ -109,22 +108,10 @@ def test_service_of_another_kind_is_refused(host: MemoryHost) -> None:
 # --- failures --------------------------------------------------------------------------------------
 
 
-class Broken(MemoryStore):
-    """A store that raises `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self._error = error
-
-    def load(self, _: object) -> Any:
-        """Raise the error."""
-        raise self._error
-
-
 def test_failed_port_is_500_and_logged(host: MemoryHost, caplog: pytest.LogCaptureFixture) -> None:
     """The response has no details. The log of the host has the traceback and no token."""
     service = Service()
-    service.replace(store=Broken(RuntimeError("the ledger is gone")))
+    service.replace(store=Raising(RuntimeError("the ledger is gone")))
     client = host.through(service)
     response = client.get(NOBODYS_ID)
     assert refusal(response) == (500, "internal_error")
@@ -139,7 +126,7 @@ def test_failed_port_is_500_and_logged(host: MemoryHost, caplog: pytest.LogCaptu
 def test_unavailable_store_is_503(host: MemoryHost) -> None:
     """The client gets `store_unavailable`, and may repeat the request."""
     service = Service()
-    service.replace(store=Broken(StoreUnavailable("locked")))
+    service.replace(store=Raising(StoreUnavailable("locked")))
     assert refusal(host.through(service).get(NOBODYS_ID)) == (503, "store_unavailable")
 
 
@@ -209,7 +196,7 @@ def test_failed_port_is_t00_for_a_peer_and_logged(host: MemoryHost, caplog: pyte
     """A peer gets T00 and never a 5xx. The log of the host has the traceback and no token."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
-    service.replace(store=Broken(RuntimeError("the ledger is gone")))
+    service.replace(store=Raising(RuntimeError("the ledger is gone")))
     response = host.through(service, packets=a_policy()).send(packet_request(encode(sender.probe(1))))
     assert reply(response) == Reject("T00", METHODS.prefix, "try again later")
     assert "the ledger is gone" in caplog.text
@@ -221,7 +208,7 @@ def test_unavailable_store_is_t00_for_a_peer(host: MemoryHost, caplog: pytest.Lo
     """The peer gets T00, and the log of the host has the error in one line."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
-    service.replace(store=Broken(StoreUnavailable("locked")))
+    service.replace(store=Raising(StoreUnavailable("locked")))
     response = host.through(service, packets=a_policy()).send(packet_request(encode(sender.probe(1))))
     assert code(response) == "T00"
     [record] = [record for record in caplog.records if record.name.startswith("incoming_payments")]

@@ -46,7 +46,7 @@ from kits.signed_requests import (
     signed_get,
     signed_post,
 )
-from kits.signing_keys import pem, private, rsa_key
+from kits.signing_keys import CountedKey, pem, private, rsa_key
 
 HOST: Final = "https://ase.example"
 ATTACKS: Final = list(attacks(SCENE))
@@ -535,17 +535,6 @@ def test_signature_in_another_field_is_hidden() -> None:
 
 
 # --- bounds ------------------------------------------------------------------------------------
-
-
-class CountedKey(PublicKey):
-    """A key that counts how often it is used."""
-
-    uses = 0
-
-    def verify(self, signature: bytes, data: bytes) -> bool:
-        """Count, and verify as any key does."""
-        type(self).uses += 1
-        return super().verify(signature, data)
 
 
 def counted(request: RequestMessage) -> tuple[int, str]:
