@@ -10,10 +10,11 @@ from incoming_payments.errors import ConfigurationError, StoreUnavailable
 from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
 from kits.fake_ports import Raising
+from kits.http_servers import over_http
 from kits.memory_hosts import ASGI, WSGI, MemoryHost
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
-from kits.service_kit import JSON, NOBODYS_ID, PATH, Service, Unused, document, header, id_of, refusal
+from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Service, Unused, document, header, id_of, refusal
 from kits.stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
@@ -33,6 +34,30 @@ def test_create_and_get(host: MemoryHost) -> None:
     created = client.create(incomingAmount=USD_25)
     assert str(len(created.body)) == header(created, "Content-Length")
     assert document(created, 201) == document(client.get(id_of(created)))
+
+
+def test_over_http(host: MemoryHost) -> None:
+    """Create, read, public view, completion and refusals work through a real server."""
+    service = Service()
+    client = service.client()
+    with host.serving(host.application(service)) as port:
+        client.send = lambda request: over_http(port, request)
+        created = client.create(incomingAmount=USD_25, metadata={"order": "\u00e9"})
+        id = id_of(created)
+        assert document(created, 201) == document(client.get(id))
+        assert client.send(client.sign(Request("GET", f"{PATH}/{id}", "a=%62&c"))).status == 200
+        service.receive(id, 2500)
+        assert ((resource := document(client.get(id)))["completed"], resource["methods"]) == (True, [])
+        public = document(client.send(Request("GET", f"{PATH}/{id}")))
+        assert {"receivedAmount": USD_25, "authServer": ALICE.auth_server} == public
+        head = client.get(id, "HEAD")
+        assert (head.status, head.body) == (200, b"")
+        request = client.creation()
+        assert refusal(client.send(evolve(request, body=b"x" * len(request.body)))) == (401, "digest_mismatch")
+        assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=b"{}"))) == (401, "token_missing")
+        twice = evolve(request, headers=[*request.headers, ("Authorization", f"GNAP {client.token}")])
+        assert refusal(client.send(twice)) == (401, "invalid_token")
+        assert document(client.send(request), 201)["completed"] is False
 
 
 def test_refusals_have_their_header_fields(host: MemoryHost) -> None:
