@@ -312,12 +312,13 @@ def test_addresses_can_be_refused(kind: Kind) -> None:
     assert ip_address("127.0.0.1") in asked
 
 
-def test_server_that_is_down_is_a_failure(kind: Kind) -> None:
-    """A refused connection is a failure before any byte of an answer."""
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{port}/", "https://no-such-host.invalid/"])
+def test_server_that_cannot_be_reached_is_a_failure(kind: Kind, url: str) -> None:
+    """A refused connection and a name that is not in the DNS are failures before any byte of an answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(HttpFailed, match="cannot be reached") as raised:
-        kind.send(RequestMessage("GET", f"http://127.0.0.1:{port}/", ()))
+        kind.send(RequestMessage("GET", url.format(port=port), ()))
     assert raised.value.is_connection
 
 
@@ -326,13 +327,6 @@ def test_host_without_addresses_is_a_failure(monkeypatch: pytest.MonkeyPatch) ->
     inject_resolver(monkeypatch, lambda _: [])
     with pytest.raises(HttpFailed, match="has no address"):
         Sync.send(RequestMessage("GET", "http://bank.example/", ()))
-
-
-def test_unknown_host_is_a_failure(kind: Kind) -> None:
-    """A name that is not in the DNS cannot be reached."""
-    with pytest.raises(HttpFailed, match="cannot be reached") as raised:
-        kind.send(RequestMessage("GET", "https://no-such-host.invalid/", ()))
-    assert raised.value.is_connection
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -462,12 +456,13 @@ def test_name_with_many_addresses_does_not_exceed_the_time(kind: Kind, monkeypat
         assert time.monotonic() - begin < 2
 
 
-def test_text_of_a_server_stays_in_its_line_of_the_log(kind: Kind) -> None:
-    """A hostile server cannot write a line of its own into the log, or control a terminal."""
-    script = says(b"HTTP/1.1 \x1b[2J\r\n2026 CRITICAL forged\n\r\n")
-    with scripted_server(script) as server, pytest.raises(HttpFailed) as failure:
+@pytest.mark.parametrize("text", [b"HTTP/1.1 \x1b[2J\r\n2026 CRITICAL forged\n\r\n", b"x" * 5000 + b"\r\n\r\n"])
+def test_text_of_a_server_stays_in_its_line_of_the_log(kind: Kind, text: bytes) -> None:
+    """A hostile server cannot write a line of its own into the log, control a terminal, or fill the log."""
+    with scripted_server(says(text)) as server, pytest.raises(HttpFailed) as failure:
         kind.send(RequestMessage("GET", server.url, ()))
     assert str(failure.value).isprintable()
+    assert len(str(failure.value)) < 1000
 
 
 def test_tls_is_verified(kind: Kind) -> None:
@@ -1069,14 +1064,6 @@ def test_answer_that_is_too_large_does_not_open_the_breaker(connect: Open) -> No
             with pytest.raises(AuthorizationServerUnavailable, match="larger than"):
                 introspector.introspect(TokenQuery(AccessToken("LARGE"), "create"))
         assert introspector.introspect() is not None
-
-
-def test_long_line_of_a_server_is_cut_off_in_the_message(kind: Kind) -> None:
-    """A server cannot fill the log."""
-    with scripted_server(lambda exchange, _: exchange.send(b"x" * 5000 + b"\r\n\r\n")) as server:
-        with pytest.raises(HttpFailed) as failure:
-            kind.send(RequestMessage("GET", server.url, ()))
-        assert len(str(failure.value)) < 1000
 
 
 def test_work_of_a_loop_that_has_ended_is_not_awaited() -> None:
