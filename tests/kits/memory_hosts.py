@@ -3,6 +3,7 @@
 import asyncio
 import io
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 from wsgiref.util import setup_testing_defaults
@@ -14,6 +15,7 @@ from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Scope
 from incoming_payments.hosts.wsgi import WsgiApplication
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
+from kits.http_servers import serving_asgi, serving_wsgi
 from kits.service_kit import Client, Service, settings
 
 # --- WSGI --------------------------------------------------------------------------------------------
@@ -137,16 +139,26 @@ def _exchange_asgi(application: AsgiApplication, request: Request) -> tuple[Resp
     return channel.response, not channel.waiting
 
 
+async def behind(_scope: Scope, _receive: object, send: Any) -> None:
+    """Answer as the application behind another one."""
+    await send({"type": "http.response.start", "status": 418, "headers": []})
+    await send({"type": "http.response.body", "body": b"behind"})
+
+
 # --- both --------------------------------------------------------------------------------------------
 
 
 @frozen
 class MemoryHost:
-    """A host: its logger, its kind of service, and the other kind. `exchange` also says if it has read the body."""
+    """A host: its logger, its kind of service, and the other kind.
+
+    `exchange` also says if the host has read the body. `serving` serves an application over HTTP, and yields the port.
+    """
 
     logger: str
     application: Callable[..., Any]
     exchange: Callable[[Any, Request], tuple[Response, bool]]
+    serving: Callable[[Any], AbstractContextManager[int]]
     adapter: type[Any]
     service: type[Any]
     other: type[Any]
@@ -167,6 +179,7 @@ WSGI: Final = MemoryHost(
     "incoming_payments.hosts.wsgi",
     wsgi_application,
     _exchange_wsgi,
+    lambda application: serving_wsgi(validator(application)),
     WsgiApplication,
     IncomingPayments,
     AsyncIncomingPayments,
@@ -175,6 +188,7 @@ ASGI: Final = MemoryHost(
     "incoming_payments.hosts.asgi",
     asgi_application,
     _exchange_asgi,
+    serving_asgi,
     AsgiApplication,
     AsyncIncomingPayments,
     IncomingPayments,

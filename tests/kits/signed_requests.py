@@ -1,5 +1,6 @@
 """Requests for the tests of signatures: as clients sign them, and as an attacker with a key signs them."""
 
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -99,7 +100,7 @@ class Scene:
         return [
             ('"@method"', "GET"),
             ('"@target-uri"', url or self.url),
-            ('"authorization"', authorization or self.authorization),
+            ('"authorization"', self.authorization if authorization is None else authorization),
         ]
 
     def forge(
@@ -157,6 +158,7 @@ class Scene:
 
 SCENE: Final = Scene()
 get, post, signed_get, signed_post = SCENE.get, SCENE.post, SCENE.signed_get, SCENE.signed_post
+get_lines, forge = SCENE.lines, SCENE.forge
 
 
 def put(request: RequestMessage, name: str, *values: str) -> RequestMessage:
@@ -182,3 +184,26 @@ def both(first: RequestMessage, second: RequestMessage) -> RequestMessage:
     """Return `first` with the signatures of `second` after its own."""
     fields = [(name, value) for name, value in second.headers if name.startswith("Signature")]
     return evolve(first, headers=(*first.headers, *fields))
+
+
+# --- the shapes of two SDKs ---
+
+
+def php(request: RequestMessage) -> RequestMessage:
+    """Return `request`, which is signed already, with its signature as the PHP SDK writes it: without colons."""
+    (signature,) = request.values("signature")
+    return put(request, "Signature", signature.replace(":", ""))
+
+
+def rust(request: RequestMessage, *covered: str, written: str = f';created={NOW_S};keyid="key-1"') -> RequestMessage:
+    """Sign `request` as the Rust SDK does: no quotes, not even in the signature base, no label and no colons."""
+    names = ["@method", "@target-uri", "content-type", "authorization", *covered]
+    derived = {"@method": request.method, "@target-uri": request.target_uri}
+    params = f"({' '.join(names)}){written}"
+    lines = [f'"{name}": {derived[name] if name in derived else request.values(name)[0]}' for name in names]
+    signature = b64encode(KEY.sign("\n".join([*lines, f'"@signature-params": {params}']).encode())).decode()
+    return put(put(request, "Signature-Input", f"sig1={params}"), "Signature", signature)
+
+
+PHP_GET: Final = php(signed_get())
+RUST_GET: Final = rust(get(("Content-Type", "application/json")))

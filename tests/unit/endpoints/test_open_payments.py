@@ -91,32 +91,23 @@ def test_2_1_value() -> None:
     for value in ("1", str(UINT64_MAX)):
         amount = {**USD_25, "value": value}
         assert amount == document(client.create(incomingAmount=amount), 201)["incomingAmount"]
-    for bad in (1, "", "-1", "+1", "01", "1.0", " 1", "1e3", str(UINT64_MAX + 1), "\u0661", None):
-        response = client.create(incomingAmount={**USD_25, "value": bad})
-        assert refusal(response) == (400, "invalid_body"), bad
-        assert error_of(response)["details"]["member"] == "incomingAmount.value"
 
 
-def test_2_1_asset_code() -> None:
-    """`assetCode` is a string, and must be the code of the wallet address's asset."""
+@pytest.mark.parametrize(
+    ("member", "values"),
+    [
+        ("value", [1, "", "-1", "+1", "01", "1.0", " 1", "1e3", str(UINT64_MAX + 1), "\u0661", None]),
+        ("assetCode", [1, "", "US D", None]),
+        ("assetScale", [256, -1, "2", 2.0, True, None]),
+    ],
+)
+def test_2_1_wrong_member_of_an_amount(member: str, values: list[object]) -> None:
+    """Each member has its type and its range. The refusal names the member."""
     client = Service().client()
-    assert refusal(client.create(incomingAmount={**USD_25, "assetCode": "EUR"})) == (400, "asset_mismatch")
-    for bad in (1, "", "US D", None):
-        response = client.create(incomingAmount={**USD_25, "assetCode": bad})
-        assert refusal(response) == (400, "invalid_body"), bad
-        assert error_of(response)["details"]["member"] == "incomingAmount.assetCode"
-
-
-def test_2_1_asset_scale() -> None:
-    """`assetScale` is an integer of at most 255: no string, no fraction, no boolean."""
-    client = Service().client()
-    for other in (0, 255):
-        response = client.create(incomingAmount={**USD_25, "assetScale": other})
-        assert refusal(response) == (400, "asset_mismatch")
-    for bad in (256, -1, "2", 2.0, True, None):
-        response = client.create(incomingAmount={**USD_25, "assetScale": bad})
-        assert refusal(response) == (400, "invalid_body"), bad
-        assert error_of(response)["details"]["member"] == "incomingAmount.assetScale"
+    for value in values:
+        response = client.create(incomingAmount={**USD_25, member: value})
+        assert refusal(response) == (400, "invalid_body"), value
+        assert error_of(response)["details"]["member"] == f"incomingAmount.{member}"
 
 
 def test_2_2_id() -> None:
@@ -228,12 +219,6 @@ def test_2_3_unique_details() -> None:
 # --- section 3: states -----------------------------------------------------------------------------
 
 
-def test_3_new_payment() -> None:
-    """A new payment has received `0` and is not completed."""
-    created = document(Service().client().create(incomingAmount=USD_25), 201)
-    assert (created["receivedAmount"]["value"], created["completed"]) == ("0", False)
-
-
 @pytest.mark.parametrize("value", [2500, 2501])
 def test_3_total_equals_or_exceeds_incoming_amount(value: int) -> None:
     """Row 1: the payment is completed, shows its total, and has no payment methods."""
@@ -286,11 +271,6 @@ def test_4_1_response_201_incoming_payment_created() -> None:
     assert {"Content-Type", "Cache-Control", "Location"} == {name for name, _ in response.headers}
 
 
-def test_4_1_response_403_forbidden() -> None:
-    """A right for another wallet address is refused with 403."""
-    assert refusal(Service().client().create(walletAddress=BOB.url)) == (403, "forbidden")
-
-
 def test_4_1_wallet_address_is_required() -> None:
     """A body without `walletAddress` is refused."""
     client = Service().client()
@@ -307,7 +287,7 @@ def test_4_1_wallet_address_hosted_by_the_receiving_entity() -> None:
     assert error_of(response)["details"] == {"member": "walletAddress"}
 
 
-@pytest.mark.parametrize("change", [{"assetCode": "EUR"}, {"assetScale": 3}])
+@pytest.mark.parametrize("change", [{"assetCode": "EUR"}, {"assetScale": 0}, {"assetScale": 3}, {"assetScale": 255}])
 def test_4_1_incoming_amount_uses_the_asset_of_the_wallet_address(change: dict[str, object]) -> None:
     """Code and scale must both be those of the wallet address."""
     response = Service().client().create(incomingAmount={**USD_25, **change})
@@ -333,6 +313,10 @@ BAD_MEMBERS: list[tuple[str, dict[str, object], str, str]] = [
     ("wallet address that is no URL", {"walletAddress": "alice"}, "invalid_body", "walletAddress"),
     ("wallet address with user", {"walletAddress": "https://a@bank.example/alice"}, "invalid_body", "walletAddress"),
     ("misspelt member", {"expiresat": "2026-01-02T00:00:00Z"}, "invalid_body", "expiresat"),
+    *(
+        (f"{name}, which the service sets", {name: "x"}, "invalid_body", name)
+        for name in ("id", "createdAt", "updatedAt", "completed", "receivedAmount", "methods")
+    ),
 ]
 
 
@@ -344,14 +328,6 @@ def test_4_1_member_refused(members: dict[str, object], code: str, member: str) 
     assert (400, code) == refusal(response)
     assert {"member": member} == error_of(response)["details"]
     assert payments_in(service.store) == []
-
-
-@pytest.mark.parametrize("member", ["id", "createdAt", "updatedAt", "completed", "receivedAmount", "methods"])
-def test_4_1_request_cannot_set(member: str) -> None:
-    """A request cannot set a member that the service produces."""
-    response = Service().client().create(**{member: "x"})
-    assert refusal(response) == (400, "invalid_body")
-    assert {"member": member} == error_of(response)["details"]
 
 
 @pytest.mark.parametrize(
@@ -387,15 +363,6 @@ def test_4_2_response_200_incoming_payment_found() -> None:
     response = client.get(id_of(created))
     assert document(created, 201) == document(response)
     assert {"Content-Type", "Cache-Control"} == {name for name, _ in response.headers}
-
-
-def test_4_2_response_403_forbidden() -> None:
-    """`read` does not allow another client's payment; `read-all` does."""
-    service = Service()
-    id = service.client().creates()
-    other: dict[str, Any] = {"name": OTHER_SHOP, "key": ed25519_key("other-key")}
-    assert refusal(service.client(a_right("read"), **other).get(id)) == (403, "forbidden")
-    assert service.client(a_right("read-all"), **other).get(id).status == 200
 
 
 @pytest.mark.parametrize("id", ["x", "%20", NOBODYS_ID.upper(), NOBODYS_ID + "%0A", NOBODYS_ID.replace("0", "%30", 1)])
@@ -592,25 +559,15 @@ def test_white_space_around_a_value_is_no_part_of_it(space: str) -> None:
 
 
 @pytest.mark.parametrize(("make", "code"), [row[1:] for row in UNAUTHORISED], ids=ids(UNAUTHORISED))
-def test_7_401_create_authorization_required(make: Callable[[Service], list[Request]], code: str) -> None:
-    """A create request without authorization gets the same 401 whether the wallet address is hosted or not."""
+def test_7_401_authorization_required(make: Callable[[Service], list[Request]], code: str) -> None:
+    """Requests without authorization get the same 401 whether the wallet address and the payment exist or not."""
     service = Service()
-    request = make(service)[0]
-    response = service.handle(request)
-    assert (401, code) == refusal(response)
+    requests = make(service)
+    responses = [service.handle(request) for request in requests]
+    assert [refusal(response) for response in responses] == [(401, code)] * 2
     service.hosted.addresses.clear()
-    assert response == service.handle(request)
-
-
-@pytest.mark.parametrize(("make", "code"), [row[1:] for row in UNAUTHORISED], ids=ids(UNAUTHORISED))
-def test_7_401_get_authorization_required(make: Callable[[Service], list[Request]], code: str) -> None:
-    """A GET without authorization gets the same 401 whether the payment exists or not."""
-    service = Service()
-    request = make(service)[1]
-    response = service.handle(request)
-    assert (401, code) == refusal(response)
     service.replace(store=MemoryStore())
-    assert response == service.handle(request)
+    assert responses == [service.handle(request) for request in requests]
 
 
 def test_7_403_create_forbidden() -> None:
@@ -1020,21 +977,6 @@ def test_actions(actions: list[str], creates: int, reads_own: int, reads_others:
         client.get(own).status,
         client.get(others).status,
     )
-
-
-def test_each_token_error_has_its_own_code() -> None:
-    """Missing, unknown, expired and insufficient tokens have different codes."""
-    service = Service()
-    id = service.client().creates()
-    unknown = service.client()
-    unknown.token = "UNKNOWN"
-    codes = [
-        refusal(service.handle(without(service.client().sign(Request("GET", f"{PATH}/{id}")), "authorization")))[1],
-        refusal(unknown.get(id))[1],
-        refusal(service.client(expires_at=NOW).get(id))[1],
-        refusal(service.client(a_right("create")).get(id))[1],
-    ]
-    assert codes == ["token_missing", "invalid_token", "token_expired", "insufficient_rights"]
 
 
 def test_token_expires_by_the_clock() -> None:

@@ -54,6 +54,7 @@ from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation, a_wallet_address
 from incoming_payments.testing.replies import decode_reply, ildcp_request, read_amounts, read_ildcp_response
+from kits.fake_ports import Raising
 from kits.stream_kit import METHODS, PEER, SECRET, USD, Sender, Service
 
 ROTATED: Final = Receiver(DerivedMethods("test.bank", [b"another server secret, 32 bytes.", SECRET]))
@@ -405,20 +406,6 @@ def test_tolerance_for_excess(limit: int, tolerance: Tolerance, excess_max: int)
 # --- failures ----------------------------------------------------------------------------------------
 
 
-class Broken(MemoryStore):
-    """A store that raises `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
-
-    def load(self, *_: object) -> Any:
-        """Raise the error."""
-        raise self.error
-
-    update = load  # type: ignore[assignment] # it only raises
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -433,7 +420,7 @@ def test_failure_of_the_store(error: IncomingPaymentsError, code: str, make: Mak
     service = Service(limit=1000)
     prepare = make(service.sender)
     working = service.store
-    service.replace(store=Broken(error))
+    service.replace(store=Raising(error))
     answer = service.send(prepare)
     assert (answer.code, answer.reply.data) == (code, b"")
     assert error.description not in str(answer.reply)
@@ -456,7 +443,7 @@ def test_policy_of_the_host_ends_the_connection(words: str, sent: str, make: Mak
     """A refusal by policy is F99. Its words are for the sender alone, encrypted, in the frames that Rafiki sends."""
     service = Service(limit=1000)
     prepare = make(service.sender)
-    service.replace(store=Broken(PolicyRefused(words)))
+    service.replace(store=Raising(PolicyRefused(words)))
     answer = service.send(prepare)
     assert (answer.code, answer.reply.message) == ("F99", "the receiver refuses this packet")  # type: ignore[union-attr]
     expected = (ConnectionClose(StreamError.APPLICATION_ERROR, sent), StreamData(1, 0, sent.encode()))
@@ -469,7 +456,7 @@ def test_cause_of_a_refusal_is_for_the_host(make: Make) -> None:
     service = Service(limit=1000)
     packet = encode(make(service.sender))
     full, frozen = StoreUnavailable("the disk is full"), PolicyRefused("frozen")
-    for store, cause in ((service.store, None), (Broken(frozen), frozen), (Broken(full), full)):
+    for store, cause in ((service.store, None), (Raising(frozen), frozen), (Raising(full), full)):
         service.replace(store=store)
         answer = run(
             receive_packet_with_cause(packet, peer=PEER, receiver=service.receiver, clock=lambda: NOW), service.ports

@@ -1,7 +1,6 @@
 """The behaviour that the WSGI and the ASGI host share, in memory. WSGI runs under the validator of wsgiref."""
 
 import json
-from typing import Any
 
 import pytest
 from attrs import evolve
@@ -10,11 +9,12 @@ from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import ConfigurationError, StoreUnavailable
 from incoming_payments.ilp.packet import Reject, encode
 from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX, ILP_PREPARE_BYTES_MAX
-from incoming_payments.stores.memory import MemoryStore
+from kits.fake_ports import Raising
+from kits.http_servers import over_http
 from kits.memory_hosts import ASGI, WSGI, MemoryHost
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
-from kits.service_kit import JSON, NOBODYS_ID, PATH, Service, Unused, document, header, id_of, refusal
+from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Service, Unused, document, header, id_of, refusal
 from kits.stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
@@ -34,6 +34,30 @@ def test_create_and_get(host: MemoryHost) -> None:
     created = client.create(incomingAmount=USD_25)
     assert str(len(created.body)) == header(created, "Content-Length")
     assert document(created, 201) == document(client.get(id_of(created)))
+
+
+def test_over_http(host: MemoryHost) -> None:
+    """Create, read, public view, completion and refusals work through a real server."""
+    service = Service()
+    client = service.client()
+    with host.serving(host.application(service)) as port:
+        client.send = lambda request: over_http(port, request)
+        created = client.create(incomingAmount=USD_25, metadata={"order": "\u00e9"})
+        id = id_of(created)
+        assert document(created, 201) == document(client.get(id))
+        assert client.send(client.sign(Request("GET", f"{PATH}/{id}", "a=%62&c"))).status == 200
+        service.receive(id, 2500)
+        assert ((resource := document(client.get(id)))["completed"], resource["methods"]) == (True, [])
+        public = document(client.send(Request("GET", f"{PATH}/{id}")))
+        assert {"receivedAmount": USD_25, "authServer": ALICE.auth_server} == public
+        head = client.get(id, "HEAD")
+        assert (head.status, head.body) == (200, b"")
+        request = client.creation()
+        assert refusal(client.send(evolve(request, body=b"x" * len(request.body)))) == (401, "digest_mismatch")
+        assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=b"{}"))) == (401, "token_missing")
+        twice = evolve(request, headers=[*request.headers, ("Authorization", f"GNAP {client.token}")])
+        assert refusal(client.send(twice)) == (401, "invalid_token")
+        assert document(client.send(request), 201)["completed"] is False
 
 
 def test_refusals_have_their_header_fields(host: MemoryHost) -> None:
@@ -109,22 +133,10 @@ def test_service_of_another_kind_is_refused(host: MemoryHost) -> None:
 # --- failures --------------------------------------------------------------------------------------
 
 
-class Broken(MemoryStore):
-    """A store that raises `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self._error = error
-
-    def load(self, _: object) -> Any:
-        """Raise the error."""
-        raise self._error
-
-
 def test_failed_port_is_500_and_logged(host: MemoryHost, caplog: pytest.LogCaptureFixture) -> None:
     """The response has no details. The log of the host has the traceback and no token."""
     service = Service()
-    service.replace(store=Broken(RuntimeError("the ledger is gone")))
+    service.replace(store=Raising(RuntimeError("the ledger is gone")))
     client = host.through(service)
     response = client.get(NOBODYS_ID)
     assert refusal(response) == (500, "internal_error")
@@ -139,7 +151,7 @@ def test_failed_port_is_500_and_logged(host: MemoryHost, caplog: pytest.LogCaptu
 def test_unavailable_store_is_503(host: MemoryHost) -> None:
     """The client gets `store_unavailable`, and may repeat the request."""
     service = Service()
-    service.replace(store=Broken(StoreUnavailable("locked")))
+    service.replace(store=Raising(StoreUnavailable("locked")))
     assert refusal(host.through(service).get(NOBODYS_ID)) == (503, "store_unavailable")
 
 
@@ -209,7 +221,7 @@ def test_failed_port_is_t00_for_a_peer_and_logged(host: MemoryHost, caplog: pyte
     """A peer gets T00 and never a 5xx. The log of the host has the traceback and no token."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
-    service.replace(store=Broken(RuntimeError("the ledger is gone")))
+    service.replace(store=Raising(RuntimeError("the ledger is gone")))
     response = host.through(service, packets=a_policy()).send(packet_request(encode(sender.probe(1))))
     assert reply(response) == Reject("T00", METHODS.prefix, "try again later")
     assert "the ledger is gone" in caplog.text
@@ -221,7 +233,7 @@ def test_unavailable_store_is_t00_for_a_peer(host: MemoryHost, caplog: pytest.Lo
     """The peer gets T00, and the log of the host has the error in one line."""
     service = Service()
     sender = Sender(METHODS.derive(service.client().creates()))
-    service.replace(store=Broken(StoreUnavailable("locked")))
+    service.replace(store=Raising(StoreUnavailable("locked")))
     response = host.through(service, packets=a_policy()).send(packet_request(encode(sender.probe(1))))
     assert code(response) == "T00"
     [record] = [record for record in caplog.records if record.name.startswith("incoming_payments")]

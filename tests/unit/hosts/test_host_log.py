@@ -26,24 +26,14 @@ from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.hosts import host_log
 from incoming_payments.hosts._paths import Mount
 from incoming_payments.hosts.host_log import HostLog
-from incoming_payments.httpsig import Evidence, Policy, PrivateKey, PublicKey, RequestMessage, sign
+from incoming_payments.httpsig import Evidence, Policy, PrivateKey, RequestMessage, sign
 from incoming_payments.limits import EXPLAINED_A_MINUTE_MAX, LOGGED_A_MINUTE_MAX
 from incoming_payments.service import IncomingPayments
 from kits.service_kit import Unused
+from kits.signing_keys import CountedKey
 from kits.stream_kit import METHODS
 
 logger = logging.getLogger("tests.host_log")
-
-
-class CountedKey(PublicKey):
-    """A key that counts how often it is used."""
-
-    uses = 0
-
-    def verify(self, signature: bytes, data: bytes) -> bool:
-        """Count the call, and verify the signature."""
-        type(self).uses += 1
-        return super().verify(signature, data)
 
 
 KEY: Final = PrivateKey.generate_ed25519("key-1")

@@ -1,12 +1,10 @@
 """The WSGI host (PEP 3333), in memory under the validator of the standard library, and over HTTP."""
 
 import io
-import json
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
-from wsgiref.validate import validator
 
 import flask
 import pytest
@@ -20,22 +18,14 @@ from incoming_payments.observers.log import LogEvent
 from incoming_payments.outbound.introspection import HttpIntrospector
 from incoming_payments.testing.authorization_server import AuthorizationServer
 from kits.http_servers import over_http, serving_wsgi
-from kits.memory_hosts import an_environ
+from kits.memory_hosts import WSGI, an_environ
 from kits.memory_hosts import call_wsgi as call
 from kits.memory_hosts import wsgi_application as an_application
 from kits.packet_kit import a_policy
-from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, SHOP, Client, Service, Unused, document, id_of, refusal
+from kits.service_kit import JSON, NOBODYS_ID, PATH, SHOP, Service, Unused, refusal
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
 ID_PATH = f"{PATH}/{NOBODYS_ID}"
-
-
-def through(service: Service, **options: Any) -> Client:
-    """Return a client of `service` that calls it by WSGI, under the validator."""
-    client = service.client()
-    application = validator(an_application(service, **options))
-    client.send = lambda request: call(application, an_environ(request))
-    return client
 
 
 def path_of(environ: dict[str, Any], mount: str = "/op") -> str:
@@ -162,7 +152,7 @@ def test_header_fields() -> None:
 
 def test_repeated_field_lines_are_refused() -> None:
     """Servers join repeated fields. Two tokens are no token, and two media types are no media type."""
-    client = through(Service())
+    client = WSGI.through(Service())
     request = client.creation()
     again = {name: (name, value) for name, value in request.headers}
     for name, status in (("Authorization", 401), ("Signature", 401), ("Signature-Input", 401), ("Content-Type", 415)):
@@ -292,18 +282,17 @@ def test_body_that_other_code_has_read_is_logged(
     assert "answer(..., body=...)" in record.getMessage()
 
 
-def test_request_of_a_framework_is_no_environ() -> None:
-    """The error names the argument to pass."""
-    wrong: Any = Request("GET", PATH)
-    with pytest.raises(ConfigurationError, match=r"takes the WSGI environ, such as request.environ, not Request"):
-        an_application(Service()).answer(wrong)
-
-
-def test_asgi_scope_is_no_environ() -> None:
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (Request("GET", PATH), r"takes the WSGI environ, such as request.environ, not Request"),
+        ({"type": "http", "path": PATH}, r"WsgiApplication takes the WSGI environ, .*, not an ASGI scope"),
+    ],
+)
+def test_another_object_is_no_environ(wrong: Any, text: str) -> None:
     """The error names the class and the argument to pass."""
-    scope = {"type": "http", "method": "GET", "path": PATH, "headers": []}
-    with pytest.raises(ConfigurationError, match=r"WsgiApplication takes the WSGI environ, .*, not an ASGI scope"):
-        an_application(Service()).answer(scope)
+    with pytest.raises(ConfigurationError, match=text):
+        an_application(Service()).answer(wrong)
 
 
 @pytest.mark.parametrize("more", [(), (object(), object())], ids=["ASGI 2", "ASGI 3"])
@@ -411,32 +400,12 @@ def test_path_that_is_not_latin_1_is_500(caplog: pytest.LogCaptureFixture) -> No
 # --- over HTTP -------------------------------------------------------------------------------------
 
 
-def test_over_http() -> None:
-    """Create, read, public view, completion and refusals work through a real server."""
-    service = Service()
-    client = service.client()
-    with serving_wsgi(validator(an_application(service))) as port:
-        client.send = lambda request: over_http(port, request)
-        created = client.create(incomingAmount=USD_25, metadata={"order": "\u00e9"})
-        id = id_of(created)
-        assert document(created, 201) == document(client.get(id))
-        assert client.send(client.sign(Request("GET", f"{PATH}/{id}", "a=%62&c"))).status == 200
-        service.receive(id, 2500)
-        assert ((resource := document(client.get(id)))["completed"], resource["methods"]) == (True, [])
-        public = document(client.send(Request("GET", f"{PATH}/{id}")))
-        assert {"receivedAmount": USD_25, "authServer": ALICE.auth_server} == public
-        head = client.get(id, "HEAD")
-        assert (head.status, head.body) == (200, b"")
-        request = client.creation()
-        assert refusal(client.send(evolve(request, body=b"x" * len(request.body)))) == (401, "digest_mismatch")
-        assert refusal(client.send(Request("POST", PATH, headers=[JSON], body=b"{}"))) == (401, "token_missing")
-        twice = evolve(request, headers=[*request.headers, ("Authorization", f"GNAP {client.token}")])
-        assert refusal(client.send(twice)) == (401, "invalid_token")
-        assert refusal(client.send(Request("POST", PATH, headers=[("Content-Length", str(LARGE))]))) == (
-            413,
-            "body_too_large",
-        )
-        assert json.loads(client.send(request).body)["completed"] is False
+def test_over_http_stated_length_over_the_limit() -> None:
+    """The status is 413, and the server continues to answer requests."""
+    with serving_wsgi(an_application(Service())) as port:
+        large = Request("POST", PATH, headers=[("Content-Length", str(LARGE))])
+        assert refusal(over_http(port, large)) == (413, "body_too_large")
+        assert over_http(port, Request("GET", ID_PATH)).status == 404
 
 
 def test_field_under_two_keys_counts_once() -> None:

@@ -37,16 +37,20 @@ from kits.signed_requests import (
     NOW,
     NOW_S,
     OTHER,
+    PHP_GET,
+    RUST_GET,
     SCENE,
     URL,
+    forge,
     get,
+    get_lines,
     post,
     put,
     replace,
     signed_get,
     signed_post,
 )
-from kits.signing_keys import pem, private, rsa_key
+from kits.signing_keys import CountedKey, pem, private, rsa_key
 
 HOST: Final = "https://ase.example"
 ATTACKS: Final = list(attacks(SCENE))
@@ -74,23 +78,6 @@ def refused(
 def diagnosed(refusal: SignatureRefused, request: RequestMessage, keys: Mapping[str, PublicKey] = KEYS) -> Diagnosis:
     """Return the diagnosis of a refusal that a host raised itself."""
     return explain(refusal, Evidence(request, keys, Policy(), NOW))
-
-
-def get_lines(url: str = URL, token: str = "GNAP token") -> list[tuple[str, str]]:  # noqa: S107 - a made-up token
-    """Return the lines of the signature base of `get()`."""
-    return [('"@method"', "GET"), ('"@target-uri"', url), ('"authorization"', token)]
-
-
-def forge(
-    request: RequestMessage,
-    lines: list[tuple[str, str]],
-    params: str | None = None,
-    *,
-    key: PrivateKey = KEY,
-    label: str = "sig1",
-) -> RequestMessage:
-    """Return `request` with a signature by `key` over exactly `lines`."""
-    return SCENE.forge(request, lines, params, by=key.sign, label=label)
 
 
 def sent_as(url: str, *headers: tuple[str, str], received: str = URL) -> RequestMessage:
@@ -130,17 +117,6 @@ def signature_text(change: Callable[[str], str]) -> RequestMessage:
     return put(signed_get(), "Signature", change(signed_get().values("signature")[0]))
 
 
-def rust_sdk() -> RequestMessage:
-    """Return a GET as the Rust SDK signs it: components without quotes, a signature without label and colons."""
-    names = ("@method", "@target-uri", "content-type", "authorization")
-    values = ("GET", URL, "application/json", "GNAP token")
-    params = f'({" ".join(names)});created={NOW_S};keyid="key-1"'
-    lines = [f'"{name}": {value}' for name, value in zip(names, values, strict=True)]
-    base = "\n".join([*lines, f'"@signature-params": {params}'])
-    fields = (("Signature-Input", f"sig1={params}"), ("Signature", b64encode(KEY.sign(base.encode())).decode()))
-    return get(("Content-Type", "application/json"), *fields)
-
-
 def base64url(text: str) -> str:
     """Return a Signature field in base64url, without padding."""
     return text.replace("+", "-").replace("/", "_").replace("==:", ":")
@@ -155,8 +131,8 @@ HEX: Final = b64decode(DIGEST[9:-1]).hex()
 # The hypothesis, a request with its mistake, and a piece of the words.
 PROVED: Final[list[tuple[str, RequestMessage, str]]] = [
     # --- the form of the fields
-    ("form", rust_sdk(), "this is the shape rust-sdk, which the policy can allow"),
-    ("form", signature_text(lambda text: text.replace(":", "")), "this is the shape php-sdk, which the policy can"),
+    ("form", RUST_GET, "this is the shape rust-sdk, which the policy can allow"),
+    ("form", PHP_GET, "this is the shape php-sdk, which the policy can"),
     ("form", signature_text(lambda text: text[6:-1]), "Signature is not written label=:base64:"),
     ("form", signature_text(base64url), "Signature is not written label=:base64:"),
     ("form", signature_text(lambda text: text.replace(":", '"')), "Signature is not written label=:base64:"),
@@ -226,11 +202,11 @@ PROVED: Final[list[tuple[str, RequestMessage, str]]] = [
     # --- method, token, time
     ("method", forge(get(), [('"@method"', "get"), *get_lines()[1:]]), 'the method as "get"'),
     ("method", evolve(signed_get(), method="HEAD"), 'the method as "GET"'),
-    ("token", forge(get(), get_lines(token="token")), "the token alone, without GNAP"),
-    ("token", forge(get(), get_lines(token="Bearer token")), "Bearer"),
-    ("token", forge(get(), get_lines(token="gnap token")), "the scheme in lower case"),
-    ("token", forge(get(), get_lines(token="")), "an empty value"),
-    ("token", forge(get(), get_lines(token="GNAP")), "the scheme without a token"),
+    ("token", forge(get(), get_lines(authorization="token")), "the token alone, without GNAP"),
+    ("token", forge(get(), get_lines(authorization="Bearer token")), "Bearer"),
+    ("token", forge(get(), get_lines(authorization="gnap token")), "the scheme in lower case"),
+    ("token", forge(get(), get_lines(authorization="")), "an empty value"),
+    ("token", forge(get(), get_lines(authorization="GNAP")), "the scheme without a token"),
     ("created", replace(signed_get(), "Signature-Input", str(NOW_S), str(NOW_S + 1)), f"created={NOW_S}, and sent"),
     ("created", signed_over(lambda base: base.replace(str(NOW_S), f"{NOW_S}000")), f"created={NOW_S}000"),
     ("created", signed_over(lambda base: base.replace(str(NOW_S), f'"{NOW_S}"')), f'created="{NOW_S}"'),
@@ -243,7 +219,7 @@ LIKELY: Final[list[tuple[str, RequestMessage, str]]] = [
     ("cavage", put(get(), "Signature", CAVAGE), "draft-cavage"),
     ("cavage", put(get(), "Authorization", f"Signature {CAVAGE}"), "draft-cavage"),
     ("form", signature_text(lambda _: f"sig1={'A' * 86}=="), "php-sdk"),
-    ("form", put(rust_sdk(), "Signature-Input", f"sig1=(@method);created={NOW_S}"), "rust-sdk"),
+    ("form", put(RUST_GET, "Signature-Input", f"sig1=(@method);created={NOW_S}"), "rust-sdk"),
     ("keyid", sign(get(), evolve(OTHER, kid="Key-1 "), created=NOW), "case and white space count"),
     ("keyid", sign(get(), evolve(OTHER, kid="https://me.example/jwks.json#key-1"), created=NOW), "a URL that ends in"),
     ("keyid", sign(get(), evolve(OTHER, kid="https://me.example/"), created=NOW), "it is a URL or a JWK thumbprint"),
@@ -266,7 +242,7 @@ LIKELY: Final[list[tuple[str, RequestMessage, str]]] = [
     ("fields_missing", put(signed_get(), "Signature"), "there is no Signature: "),
     ("fields_missing", put(put(signed_get(), "Signature", ""), "Signature-Input", ""), "no Signature-Input and no Sig"),
     ("fields_missing", put(signed_post(), "Signature-Input"), "there is no Signature-Input, but a Content-Digest: "),
-    ("unknown", forge(get(), get_lines(), key=OTHER), "no known mistake fits"),
+    ("unknown", forge(get(), get_lines(), by=OTHER.sign), "no known mistake fits"),
     ("unknown", digested(f"sha-512=:{'A' * 40}:"), "no known mistake fits"),
     ("unknown", sent_as(f"{HOST}/op{URL.removeprefix(HOST)}", ("X-Forwarded-Prefix", "op")), "no known mistake fits"),
 ]  # fmt: skip
@@ -309,7 +285,7 @@ def test_another_component_is_covered_instead(request_: RequestMessage, words: s
 
 def test_another_key_of_the_client() -> None:
     """A signature by another key of the client than its keyid names is proved."""
-    found = refused(forge(get(), get_lines(), key=OTHER), keys=BOTH)
+    found = refused(forge(get(), get_lines(), by=OTHER.sign), keys=BOTH)
     assert str(found.causes[0]) == 'proved: the client signed with its key "key-2", but sent another keyid'
 
 
@@ -401,7 +377,7 @@ def test_refusal_of_the_host(code: str, nonce: str | None, words: str) -> None:
 
 def test_target_that_is_no_url() -> None:
     """A target URI without scheme and host has no other spellings to try."""
-    for request in (signed_get(), forge(get(), [('"@method"', "GET")], key=OTHER)):
+    for request in (signed_get(), forge(get(), [('"@method"', "GET")], by=OTHER.sign)):
         found = diagnosed(INVALID, evolve(request, target_uri="*"))
         assert [cause.name for cause in found.causes] == ["unknown"]
 
@@ -427,11 +403,11 @@ def test_several_signatures() -> None:
 
 def test_signature_in_the_shape_of_an_sdk() -> None:
     """A shape that the policy allows is diagnosed like any other form, with the base that the SDK signs."""
-    found = refused(evolve(rust_sdk(), target_uri=URL.replace("https", "http")), policy=Policy(shapes=[Shape.RUST_SDK]))
+    found = refused(evolve(RUST_GET, target_uri=URL.replace("https", "http")), policy=Policy(shapes=[Shape.RUST_SDK]))
     assert (found.causes[0].name, found.causes[0].proved) == ("scheme", True)
     last = f'"@signature-params": (@method @target-uri content-type authorization);created={NOW_S};keyid="key-1"'
     assert str(found).endswith(last)
-    php = evolve(signature_text(lambda text: text.replace(":", "")), method="PUT")
+    php = evolve(PHP_GET, method="PUT")
     assert refused(php, policy=Policy(shapes=[Shape.PHP_SDK])).causes[0].name == "method"
     assert refused(evolve(signed_get(), method="PUT"), policy=Policy(shapes=[*Shape])).causes[0].name == "method"
 
@@ -537,17 +513,6 @@ def test_signature_in_another_field_is_hidden() -> None:
 # --- bounds ------------------------------------------------------------------------------------
 
 
-class CountedKey(PublicKey):
-    """A key that counts how often it is used."""
-
-    uses = 0
-
-    def verify(self, signature: bytes, data: bytes) -> bool:
-        """Count, and verify as any key does."""
-        type(self).uses += 1
-        return super().verify(signature, data)
-
-
 def counted(request: RequestMessage) -> tuple[int, str]:
     """Return how many signatures are computed to diagnose `request`, and the report."""
     CountedKey.uses = 0
@@ -559,13 +524,15 @@ def counted(request: RequestMessage) -> tuple[int, str]:
 def test_verifications_are_bounded() -> None:
     """All hypotheses are tried for one signature; for four signatures the report says that some were not."""
     hostile = forge(
-        get(("Host", "a.example"), ("X-Forwarded-Host", "b.example"), url=f"{URL}/a/b/c?d=e"), get_lines(), key=OTHER
+        get(("Host", "a.example"), ("X-Forwarded-Host", "b.example"), url=f"{URL}/a/b/c?d=e"),
+        get_lines(),
+        by=OTHER.sign,
     )
     uses, text = counted(hostile)
     assert 50 < uses <= EXPLAIN_VERIFICATIONS_MAX
     assert "not all of them were tried" not in text
     for number in range(3):
-        hostile = forge(hostile, [*get_lines(), ('"host"', "x")], key=OTHER, label=f"a{number}")
+        hostile = forge(hostile, [*get_lines(), ('"host"', "x")], by=OTHER.sign, label=f"a{number}")
     uses, text = counted(hostile)
     assert uses == EXPLAIN_VERIFICATIONS_MAX + SIGNATURES_MAX  # each signature is shown with its own base
     assert "not all of them were tried" in text
@@ -590,7 +557,7 @@ def test_reports_are_bounded() -> None:
     """A report has a bounded number of characters, and so has a value in it."""
     names = [(f"X-{number}", "1") for number in range(60)]
     lines = [(f'"x-{number}";key="{"k" * 190}"', "1") for number in range(60)]
-    text = str(refused(forge(get(*names), [*get_lines(), *lines], key=OTHER)))
+    text = str(refused(forge(get(*names), [*get_lines(), *lines], by=OTHER.sign)))
     assert len(text) < EXPLAIN_CHARS_MAX + 100
     assert text.endswith(" characters left out)")
     text = str(refused(evolve(signed_get(), target_uri=f"{HOST}/{'a' * 5000}?{'b=c&' * 1000}")))

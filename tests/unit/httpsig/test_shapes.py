@@ -1,7 +1,6 @@
 """The shapes of two SDKs: only a policy that names them accepts them, and all other checks stay the same."""
 
 import re
-from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -11,7 +10,22 @@ from incoming_payments.errors import InvalidValue, SignatureRefused
 from incoming_payments.httpsig import Code, Policy, RequestMessage, Shape, verify
 from incoming_payments.httpsig.shapes import StrictForm, strict_form
 from kits.characters import DIGITS, LETTERS, LOWER, PRINTABLE, accepted_characters
-from kits.signed_requests import BODY, KEY, KEYS, NOW, NOW_S, URL, get, post, put, signed_get, signed_post
+from kits.signed_requests import (
+    BODY,
+    KEYS,
+    NOW,
+    NOW_S,
+    PHP_GET,
+    RUST_GET,
+    URL,
+    get,
+    php,
+    post,
+    put,
+    rust,
+    signed_get,
+    signed_post,
+)
 
 STRICT = Policy()
 PHP = Policy(shapes=[Shape.PHP_SDK])
@@ -19,24 +33,7 @@ RUST = Policy(shapes=[Shape.RUST_SDK])
 BOTH = Policy(shapes=Shape)
 
 
-def php(request: RequestMessage) -> RequestMessage:
-    """Return `request`, which is signed already, with its signature as the PHP SDK writes it: without colons."""
-    (signature,) = request.values("signature")
-    return put(request, "Signature", signature.replace(":", ""))
-
-
-def rust(request: RequestMessage, *covered: str, written: str = f';created={NOW_S};keyid="key-1"') -> RequestMessage:
-    """Sign `request` as the Rust SDK does: no quotes, not even in the signature base, no label and no colons."""
-    names = ["@method", "@target-uri", "content-type", "authorization", *covered]
-    derived = {"@method": request.method, "@target-uri": request.target_uri}
-    params = f"({' '.join(names)}){written}"
-    lines = [f'"{name}": {derived[name] if name in derived else request.values(name)[0]}' for name in names]
-    signature = b64encode(KEY.sign("\n".join([*lines, f'"@signature-params": {params}']).encode())).decode()
-    return put(put(request, "Signature-Input", f"sig1={params}"), "Signature", signature)
-
-
-PHP_GET, PHP_POST = php(signed_get()), php(signed_post())
-RUST_GET = rust(get(("Content-Type", "application/json")))
+PHP_POST = php(signed_post())
 DIGEST = ("Content-Digest", signed_post().values("content-digest")[0])
 RUST_POST = rust(post(DIGEST), "content-digest", "content-length")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from attrs import define, evolve
+from attrs import evolve
 
 import incoming_payments
 from incoming_payments.endpoints.open_payments import Request, Response
@@ -20,23 +20,14 @@ from incoming_payments.limits import LOGGED_A_MINUTE_MAX
 from incoming_payments.observers.log import LineLimit, LogEvent, log_event
 from incoming_payments.service import IncomingPayments
 from incoming_payments.stores.sqlite import SqliteStore
+from kits.clocks import Seconds
+from kits.fake_ports import Raising
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy
 from kits.service_kit import NOBODYS_ID, PATH, BrokenObserver, Service, document, id_of, settings
 from kits.stream_kit import METHODS, SECRET, Sender
 
 SOURCE: Final = Path(incoming_payments.__file__).parent
 LOGGING_CALLS: Final = {"critical", "debug", "error", "exception", "info", "log", "warn", "warning"}
-
-
-@define
-class Seconds:
-    """A clock that the test advances."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 @pytest.mark.parametrize(
@@ -147,14 +138,14 @@ def test_log_of_a_whole_run_has_no_secret(tmp_path: Path, caplog: pytest.LogCapt
         for name, value in client.creation().headers
     ]
     assert send(evolve(client.creation(), headers=cut, body=b"")).status == 400
-    kit.replace(introspector=Failing(AuthorizationServerUnavailable("no answer")))
+    kit.replace(introspector=Raising(AuthorizationServerUnavailable("no answer")))
     assert client.create().status == 503
-    kit.replace(introspector=Failing(RuntimeError("a bug")))
+    kit.replace(introspector=Raising(RuntimeError("a bug")))
     assert client.create().status == 500
-    kit.replace(introspector=kit.tokens, store=Failing(StoreUnavailable("locked")))
+    kit.replace(introspector=kit.tokens, store=Raising(StoreUnavailable("locked")))
     assert send(signed).status == 503
     assert send(packet).body[0] == PacketType.REJECT
-    kit.replace(store=Failing(RuntimeError("a bug")))
+    kit.replace(store=Raising(RuntimeError("a bug")))
     assert send(packet).body[0] == PacketType.REJECT
     assert not IncomingPayments(**settings(kit, {})).is_ready()
     store.close()
@@ -173,16 +164,3 @@ def test_log_of_a_whole_run_has_no_secret(tmp_path: Path, caplog: pytest.LogCapt
         standard, safe = base64.b64encode(octets).decode().rstrip("="), base64.urlsafe_b64encode(octets).decode()
         forms = [octets.hex(), standard, safe.rstrip("="), repr(octets), *([secret] if isinstance(secret, str) else [])]
         assert [form for form in forms if form in text] == []
-
-
-class Failing:
-    """Every port at once. Each call raises `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def load(self, *_: object, **__: object) -> Any:
-        """Fail."""
-        raise self._error
-
-    insert = find_creation = update = events = find_expired = find_payments = introspect = load

@@ -1,6 +1,6 @@
 """The observations that a service reports, through its methods and through both adapters."""
 
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -17,10 +17,11 @@ from incoming_payments.flows.receive import receive
 from incoming_payments.ilp.packet import encode
 from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, LOGGED_A_MINUTE_MAX
 from incoming_payments.ports import CreditDecided, PacketAnswered, RequestAnswered, TokenIntrospected
+from kits.fake_ports import Raising
 from kits.observed_kit import WAYS, Observed
 from kits.openapi_kit import OPERATIONS, Documented
 from kits.packet_kit import BEARER, OCTETS
-from kits.service_kit import JSON, NOBODYS_ID, PATH, USD, BrokenObserver, Unused, id_of
+from kits.service_kit import JSON, NOBODYS_ID, PATH, USD, BrokenObserver, id_of
 from kits.stream_kit import METHODS, PEER, Sender
 
 COLLECTION: Final = "/incoming-payments"
@@ -86,36 +87,14 @@ def test_route_of_each_operation_is_reported(operation: Documented) -> None:
     assert found == [operation.path]
 
 
-class Down:
-    """An introspector and a store that do not answer."""
-
-    def introspect(self, *_: object, **__: object) -> Any:
-        """Fail."""
-        raise AuthorizationServerUnavailable("no answer")
-
-    def load(self, *_: object) -> Any:
-        """Fail."""
-        raise StoreUnavailable("locked")
-
-    insert = find_creation = update = events = find_expired = find_payments = load
-
-
-class Broken(Unused):
-    """A store with a bug."""
-
-    def load(self, *_: object) -> Any:
-        """Fail."""
-        raise ZeroDivisionError
-
-
 def test_outages_and_failures_are_reported(observed: Observed) -> None:
     """The outcome names the port, or `internal_error`."""
     client = observed.client()
-    observed.kit.replace(introspector=Down())
+    observed.kit.replace(introspector=Raising(AuthorizationServerUnavailable("no answer")))
     client.create()
-    observed.kit.replace(store=Down())
+    observed.kit.replace(store=Raising(StoreUnavailable("locked")))
     observed.send(Request("GET", f"{PATH}/{NOBODYS_ID}"))
-    observed.kit.replace(store=Broken())
+    observed.kit.replace(store=Raising(ZeroDivisionError()))
     if observed.way in {"wsgi", "asgi"}:
         observed.send(Request("GET", f"{PATH}/{NOBODYS_ID}"))
     else:
@@ -138,7 +117,7 @@ def test_packets_over_http_are_reported(observed: Observed) -> None:
         observed.send(Request("POST", "/ilp", headers=[OCTETS, BEARER], body=body))
     observed.send(Request("POST", "/ilp", headers=[OCTETS], body=b"x"))
     observed.send(Request("POST", "/ilp", headers=[OCTETS, BEARER], body=b"x" * (ILP_PREPARE_BYTES_MAX + 1)))
-    observed.kit.replace(store=Down())
+    observed.kit.replace(store=Raising(StoreUnavailable("locked")))
     observed.send(Request("POST", "/ilp", headers=[OCTETS, BEARER], body=encode(sender.prepare(1))))
     assert observed.recorder.take() == [
         credited(),
@@ -214,12 +193,15 @@ def test_wrong_observer_is_refused() -> None:
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize(
     ("store", "line"),
-    [(Down(), "StoreUnavailable: locked"), (Broken(), "ZeroDivisionError")],
+    [
+        (Raising(StoreUnavailable("locked")), "StoreUnavailable: locked"),
+        (Raising(ZeroDivisionError()), "ZeroDivisionError"),
+    ],
 )
 def test_store_decides_about_readiness(way: str, store: object, line: str, caplog: pytest.LogCaptureFixture) -> None:
     """A service is ready while its store answers, also without an authorization server. The log names the failure."""
     observed = Observed(way)
-    observed.kit.replace(introspector=Down())
+    observed.kit.replace(introspector=Raising(AuthorizationServerUnavailable("no answer")))
     assert observed.call("is_ready") is True
     assert not caplog.records
     observed.kit.replace(store=store)
@@ -234,7 +216,7 @@ def test_store_decides_about_readiness(way: str, store: object, line: str, caplo
 def test_failed_readiness_checks_are_logged_at_a_limited_rate(caplog: pytest.LogCaptureFixture) -> None:
     """Checks arrive every second, and must not fill the disk."""
     observed = Observed("sync")
-    observed.kit.replace(store=Down())
+    observed.kit.replace(store=Raising(StoreUnavailable("locked")))
     service = observed.service
     assert not any(service.is_ready() for _ in range(LOGGED_A_MINUTE_MAX + 5))
     assert len(caplog.records) == LOGGED_A_MINUTE_MAX

@@ -537,12 +537,6 @@ PRIVATE: Final = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("address", PRIVATE)
-def test_addresses_of_no_public_host(address: str) -> None:
-    """Private, loopback, link-local, multicast, reserved and translated addresses are not public."""
-    assert not is_public(ip_address(address))
-
-
 @pytest.mark.parametrize("address", ["9.9.9.9", "1.1.1.1", "198.41.0.4", "2620:fe::9", "2a00:1450:4001::8"])
 def test_public_addresses(address: str) -> None:
     """Addresses of ordinary hosts are public."""

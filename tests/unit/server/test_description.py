@@ -9,14 +9,9 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from incoming_payments.endpoints.openapi import openapi_document
 from incoming_payments.server.description import with_document
+from kits.memory_hosts import behind
 from kits.processes import Bank, unsigned
 from kits.service_kit import Service
-
-
-async def behind(_scope: Any, _receive: Any, send: Any) -> None:
-    """Answer as the application behind the document."""
-    await send({"type": "http.response.start", "status": 418, "headers": []})
-    await send({"type": "http.response.body", "body": b"behind"})
 
 
 def answer(method: str, path: str) -> httpx.Response:

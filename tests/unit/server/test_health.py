@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import httpx
 import pytest
@@ -16,22 +16,12 @@ from incoming_payments.server.init import CONFIGURATION
 from incoming_payments.server.serve import build
 from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.sqlite import AsyncSqliteStore
+from kits.fake_ports import Raising
+from kits.memory_hosts import behind
 from kits.processes import Bank, free_port, token_in, unsigned
-from kits.service_kit import Service, Unused
+from kits.service_kit import Service
 
-
-class Down(Unused):
-    """A store that does not answer."""
-
-    def load(self, *_: object) -> Any:
-        """Fail."""
-        raise StoreUnavailable("the disk /var/secret-place is full")
-
-
-async def behind(_scope: Any, _receive: Any, send: Any) -> None:
-    """Answer as the application behind the health endpoints."""
-    await send({"type": "http.response.start", "status": 418, "headers": []})
-    await send({"type": "http.response.body", "body": b"behind"})
+DOWN: Final = Raising(StoreUnavailable("the disk /var/secret-place is full"))
 
 
 def answers(store: object, *requests: tuple[str, str]) -> list[httpx.Response]:
@@ -47,7 +37,7 @@ def answers(store: object, *requests: tuple[str, str]) -> list[httpx.Response]:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-@pytest.mark.parametrize(("store", "ready"), [(Service().store, 200), (Down(), 503)])
+@pytest.mark.parametrize(("store", "ready"), [(Service().store, 200), (DOWN, 503)])
 def test_store_decides_about_readiness_and_nothing_about_liveness(method: str, store: object, ready: int) -> None:
     """The responses have no body and no field that describes the program or the failure."""
     live, readiness = answers(store, (method, "/healthz"), (method, "/readyz"))
@@ -62,7 +52,7 @@ def test_store_decides_about_readiness_and_nothing_about_liveness(method: str, s
 )
 def test_other_requests_reach_the_application(method: str, path: str) -> None:
     """The endpoints take two paths and two methods only."""
-    [response] = answers(Down(), (method, path))
+    [response] = answers(DOWN, (method, path))
     assert (response.status_code, response.content) == (418, b"behind")
 
 

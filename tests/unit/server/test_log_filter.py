@@ -6,22 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from attrs import define
-
 from incoming_payments.limits import LOGGED_A_MINUTE_MAX
 from incoming_payments.server.log_filter import LineLimitFilter
-
-
-@define
-class Seconds:
-    """A clock that the test advances."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
-
+from kits.clocks import Seconds
 
 logger: Final = logging.getLogger("tests.limit_log")
 

@@ -5,17 +5,15 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from attrs import frozen
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
+from attrs import evolve, frozen
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from incoming_payments.httpsig import Algorithm, Policy, PrivateKey, Proof, RequestMessage, load_jwk, verify
 from incoming_payments.limits import COMMAND_BODY_BYTES_MAX, SIGNED_BODY_BYTES_MAX
@@ -23,7 +21,7 @@ from incoming_payments.server.command import main
 from incoming_payments.server.init import CLIENT_JWK, CLIENT_KEY, CONFIGURATION
 from kits.processes import COMMAND, free_port, run_command, serving, token_in
 from kits.shell import Recorder, needs_curl, recording, sh
-from kits.signing_keys import pem, rsa_key
+from kits.signing_keys import pem, private, rsa_key, useless_keys
 
 pytestmark: Final = pytest.mark.usefixtures("folder")  # each test runs in one that `init` has filled
 URL: Final = "http://127.0.0.1:9002/incoming-payments"
@@ -400,18 +398,12 @@ def test_given_authorization_replaces_the_token(sign: Signer) -> None:
 @pytest.mark.parametrize("algorithm", list(Algorithm), ids=lambda each: each.value)
 def test_each_kind_of_key(folder: Path, sign: Signer, algorithm: Algorithm) -> None:
     """With key, key id and token no configuration is read. An RSA key uses the given algorithm."""
-    kinds: dict[str, Callable[[], Any]] = {
-        "Ed": ed25519.Ed25519PrivateKey.generate,
-        "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
-        "ES384": lambda: ec.generate_private_key(ec.SECP384R1()),
-    }
-    private = (kinds.get(algorithm.value) or kinds.get(algorithm.value[:2]) or rsa_key)()
-    (folder / "other.pem").write_bytes(pem(private))
+    key = evolve(private(algorithm), kid="k")
+    (folder / "other.pem").write_bytes(key.to_pem())
     key_options = ["--config", NO_CONFIGURATION, "--key", "other.pem", "--key-id", "k", "--algorithm", algorithm.value]
     request = sign.request("GET", URL, *key_options, "--token", "T0")
 
-    key = PrivateKey.from_pem(pem(private), kid="k", algorithm=algorithm).public_key()
-    proof = verify(request, {"k": key}, policy=Policy(), now=datetime.now(UTC))
+    proof = verify(request, {"k": key.public_key()}, policy=Policy(), now=datetime.now(UTC))
     assert (proof.algorithm, authorization(request)) == (algorithm, "GNAP T0")
 
 
@@ -446,27 +438,6 @@ def test_url_of_another_service_gets_a_warning(sign: Signer) -> None:
 
 
 # --- wrong files -------------------------------------------------------------------------------------
-
-
-@cache
-def useless_keys() -> dict[str, bytes]:
-    """Return files that are no usable private key, by name."""
-    key = ed25519.Ed25519PrivateKey.generate()
-    pkcs8, encoding = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
-    password = serialization.BestAvailableEncryption(b"secret")
-    public = key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
-    traditional = ec.generate_private_key(ec.SECP256R1()).private_bytes(
-        encoding, serialization.PrivateFormat.TraditionalOpenSSL, password
-    )
-    return {
-        "encrypted.pem": key.private_bytes(encoding, pkcs8, password),
-        "traditional.pem": traditional,
-        "public.pem": public,
-        "damaged.pem": pem(key).replace(b"M", b"!", 1),
-        "x25519.pem": pem(x25519.X25519PrivateKey.generate()),
-        "k1.pem": pem(ec.generate_private_key(ec.SECP256K1())),
-        "weak.pem": pem(rsa.generate_private_key(public_exponent=65537, key_size=1024)),  # noqa: S505 - that is the point
-    }
 
 
 @pytest.mark.parametrize("operation", ["complete", "complete?a=b", "cancel"])
