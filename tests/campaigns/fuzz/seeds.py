@@ -15,7 +15,7 @@ from campaigns.fuzz.messages import SEPARATOR, script, script_of, signers
 from campaigns.fuzz.targets import EXPLAINED, LINES, PAYMENT, TOKENS
 from incoming_payments.httpsig import Algorithm
 from kits.service_kit import ALICE, BOB, PATH
-from kits.signed_requests import KEY, NOW_S, OTHER, SCENE
+from kits.signed_requests import KEY, NOW_S, OTHER, PHP_GET, RUST_GET, SCENE
 from kits.signing_keys import private
 from unit.endpoints import test_open_payments as test_api
 from unit.gnap import test_token
@@ -131,7 +131,7 @@ def verify() -> Iterator[bytes]:
     for request in [attack.request for attack in attacks(SCENE)]:
         with suppress(ValueError):
             yield script_of(request.method, request.target_uri, list(request.headers), request.body)
-    for request in (test_shapes.PHP_GET, test_shapes.PHP_POST, test_shapes.RUST_GET, test_shapes.RUST_POST):
+    for request in (PHP_GET, test_shapes.PHP_POST, RUST_GET, test_shapes.RUST_POST):
         for change in (lambda same: same, *[row[1] for row in test_shapes.CHANGES]):
             changed = change(request)
             with suppress(ValueError):

@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -296,7 +296,7 @@ def test_4_1_incoming_amount_uses_the_asset_of_the_wallet_address(change: dict[s
 
 
 # Members that are refused, with the code and the member that the response names.
-BAD_MEMBERS: list[tuple[str, dict[str, object], str, str]] = [
+BAD_MEMBERS: list[tuple[str, Mapping[str, object], str, str]] = [
     ("amount of zero", {"incomingAmount": {**USD_25, "value": "0"}}, "invalid_terms", "incomingAmount.value"),
     ("amount that is null", {"incomingAmount": None}, "invalid_body", "incomingAmount"),
     ("amount with more to it", {"incomingAmount": {**USD_25, "x": 1}}, "invalid_body", "incomingAmount.x"),
