@@ -65,6 +65,8 @@ class Writer:
         self._without_reads = without_reads
         self._open: _Connection | None = None
         self._is_at_jobs = False  # whether a failure can be the fault of one job
+        self._running = threading.Lock()  # taken until the thread has closed its connection
+        self._running.acquire()
         # A daemon thread lets a process end without closing the store: acknowledged updates are on the disk.
         self._thread = threading.Thread(target=self._serve, name="incoming-payments-write", daemon=True)
         try:
@@ -81,15 +83,20 @@ class Writer:
         """Finish the waiting jobs and close the connection. Return at once if a job has called. May be repeated."""
         self.jobs.end()
         if not self.is_this_thread:
+            with self._running:  # before Python 3.13, `join` returns at once when an earlier `join` was interrupted
+                pass
             self._thread.join()
 
     def _serve(self) -> None:
         """Do the jobs of the queue, batch by batch."""
-        while batch := self.jobs.take():
-            self._run(batch, may_add=True)
-            self._keep_log_short()
-            del batch  # keep no caller's values alive while waiting
-        self._disconnect()
+        try:
+            while batch := self.jobs.take():
+                self._run(batch, may_add=True)
+                self._keep_log_short()
+                del batch  # keep no caller's values alive while waiting
+            self._disconnect()
+        finally:
+            self._running.release()
 
     def _run(self, jobs: list[Job[Any]], *, may_add: bool) -> None:
         """Commit the work of `jobs`, together if possible, and give each its outcome. `may_add` adds later jobs."""
