@@ -65,6 +65,7 @@ class Writer:
         self._without_reads = without_reads
         self._open: _Connection | None = None
         self._is_at_jobs = False  # whether one job can be the cause of a failure
+        self._ended = threading.Event()  # set after the thread has closed its connection
         # A daemon thread lets a process end without closing the store. That is safe, because acknowledged updates are
         # on the disk.
         self._thread = threading.Thread(target=self._serve, name="incoming-payments-write", daemon=True)
@@ -87,15 +88,19 @@ class Writer:
         """
         self.jobs.end()
         if not self.is_this_thread:
+            self._ended.wait()  # before Python 3.13, `join` returns at once if an earlier `join` was interrupted
             self._thread.join()
 
     def _serve(self) -> None:
         """Run the jobs of the queue, batch by batch."""
-        while batch := self.jobs.take():
-            self._run(batch, may_add=True)
-            self._keep_log_short()
-            del batch  # do not keep a caller's values alive while the writer waits
-        self._disconnect()
+        try:
+            while batch := self.jobs.take():
+                self._run(batch, may_add=True)
+                self._keep_log_short()
+                del batch  # do not keep a caller's values alive while the writer waits
+            self._disconnect()
+        finally:
+            self._ended.set()
 
     def _run(self, jobs: list[Job[Any]], *, may_add: bool) -> None:
         """Commit the work of `jobs`, together if possible, and give each its outcome. `may_add` adds later jobs."""

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import gc
 import os
+import signal
 import sqlite3
 import threading
 import time
@@ -105,6 +106,21 @@ def test_close_finishes_queued_updates(path: Path) -> None:
     assert sorted(call.result().received.value for call in calls) == [1, 2, 3, 4, 5]
     with SqliteStore(path) as store:
         assert store.load(id).received.value == 5
+
+
+def test_close_after_an_interrupted_close_waits_for_the_updates(path: Path) -> None:
+    """Ctrl-C ends the first close. Until the second one returns, the updates need the locks of the file."""
+    store = SqliteStore(path)
+    id = create(store, a_creation())
+    with ThreadPoolExecutor(1) as pool:
+        with busy_writer(store, id):
+            threading.Timer(0.05, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                store.close()
+            closing = pool.submit(store.close)
+            time.sleep(0.05)
+            assert not closing.done()
+        closing.result(30)
 
 
 def test_garbage_collected_store_ends_its_thread(path: Path) -> None:
