@@ -153,7 +153,7 @@ def test_unknown_key_type_is_refused(build: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("name", "port", "text"),
     [
-        ("store", CLASS, "not the class MemoryStore: make an object of it"),
+        ("store", CLASS, "not the class MemoryStore: pass an instance"),
         (
             "store",
             object(),
@@ -187,7 +187,7 @@ def test_wrong_port_is_refused(kind: type[Ports | AsyncPorts], name: str, port: 
 )
 def test_adapter_refuses_the_class_of_a_service(adapter: Any, service: Any) -> None:
     """The message does not compare the class with itself."""
-    text = f"this adapter takes {service.__name__}, not the class {service.__name__}: make an object of it"
+    text = f"this adapter takes {service.__name__}, not the class {service.__name__}: pass an instance"
     with pytest.raises(ConfigurationError, match=text) as caught:
         adapter(service)
     assert caught.value.details == {"setting": "service"}

@@ -1,4 +1,4 @@
-"""Checks that several values share. Each raises `InvalidValue` with the name of the wrong member."""
+"""Validators that several value classes use. Each raises `InvalidValue` with the name of the wrong member."""
 
 import re
 from collections.abc import Callable, Iterable

@@ -137,10 +137,10 @@ def _require_new(client: ClientId, proof: Proof, policy: ServicePolicy, now: dat
         is_new = yield from UseNonce(replay_key(proof, client), fresh_until(proof, policy.signature), now)
     except PortMissing as error:
         if nonce is None or policy.signature.nonce_required:
-            raise  # the policy requires a nonce, so a missing port is a mistake of the host
+            raise  # the policy cannot be enforced without the port, so the host must pass it
         text = "this service does not support the nonce parameter: leave it out"
         refusal = SignatureRefused("nonce_unsupported", text)
-        refusal.hint = "a signature has a nonce, and ports has no nonces: pass nonces=..., such as store.nonces"
+        refusal.hint = "a signature has a nonce, and ports has no nonces: pass Ports(nonces=store.nonces)"
         raise refusal from error
     if not is_new:
         if nonce is None:

@@ -32,7 +32,7 @@ def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, n
 def find_for_client(
     request: RequestMessage, id: PaymentId, action: Action, policy: ServicePolicy, now: datetime
 ) -> Flow[IncomingPayment]:
-    """Return the payment for a signed `request` with a token that allows `action` on it.
+    """Return the payment `id` if `request` is signed, and its token allows `action` on that payment.
 
     The authorization server may decide by the wallet address, so the payment is loaded before the token is
     introspected. A refusal reveals whether the payment exists only after the caller is authenticated. Raises

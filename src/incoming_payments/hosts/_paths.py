@@ -61,7 +61,7 @@ class Mount:
     ) -> None:
         if not isinstance(service, kind):
             is_class = isinstance(service, type)
-            advice = "make an object of it" if is_class else "WsgiApplication is sync, AsgiApplication is async"
+            advice = "pass an instance" if is_class else "WsgiApplication is sync, AsgiApplication is async"
             text = f"this adapter takes {kind.__name__}, not {name_of(service)}: {advice}"
             raise ConfigurationError(text, setting="service")
         service.check_routes()

@@ -99,7 +99,7 @@ class Coverage:
 
     @cached_property
     def plain(self) -> frozenset[str]:
-        """The names of the components without parameters. A parameter changes what a component covers."""
+        """The names of the components that have no parameters. A parameter changes what a component covers."""
         return frozenset([component.name for component in self.components if not component.parameters])
 
     @cached_property

@@ -141,8 +141,9 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
 
     `keys` are the acceptable keys by `kid`; the `keyid` of a signature must equal one of them. `now` is the current
     time, with a time zone. One valid signature is enough, and labels carry no meaning. A request may have at most
-    `limits.SIGNATURES_MAX` signatures by these keys. If the request has a body or a `Content-Digest`, the two must
-    match. Clock skew does not extend `expires`, because the signer chose that time.
+    `limits.SIGNATURES_MAX` signatures by these keys. A request with a body must have a
+    `Content-Digest`. A `Content-Digest` must match the body, even an empty body. Clock skew does not extend `expires`,
+    because the signer chose that time.
 
     Raises `SignatureRefused` with a `Code`, and no other exception for any content of the request. Raises
     `InvalidValue` when `now` has no time zone.

@@ -4,9 +4,9 @@ The last segment of the ILP address is the payment id, encrypted by AES-SIV (RFC
 so a payment always has the same address. It authenticates the id and the address prefix, so an address that this
 service did not issue is refused without a database query. The shared secret is an HMAC of the segment.
 
-All keys are derived from a list of server secrets. The first secret makes new addresses, and each secret reads the
-addresses that it made. To rotate, put a new secret in front. Remove an old secret when all payments that were
-created with it have completed or expired.
+All keys are derived from a list of server secrets. New addresses are encrypted with the first secret. Each secret still
+decrypts the addresses that were encrypted with it. To rotate, put a new secret in front. Remove an old secret when all
+payments that were created with it have completed or expired.
 """
 
 import base64

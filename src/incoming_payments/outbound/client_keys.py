@@ -124,7 +124,7 @@ class AsyncHttpClientKeys:
 def _url(client: ClientId, is_development: bool) -> str | None:
     """Return the URL of the key set of `client`, or `None` if its identifier is not the URL of a wallet address.
 
-    Wallet addresses are https URLs with a plain path, and without a port and a query. So a client cannot choose another
+    Wallet addresses are https URLs with a plain path, and without a port or a query. So a client cannot choose another
     service on a host.
     """
     try:

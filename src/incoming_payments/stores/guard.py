@@ -45,7 +45,9 @@ def check_update(
     if new.updated_at < old.updated_at:
         raise BrokenDecision("updatedAt cannot move backwards")
     if old.closed_at not in (None, new.closed_at) or old.expiry_announced_at not in (None, new.expiry_announced_at):
-        raise BrokenDecision("a decision cannot reopen a payment, or remove the announcement of its expiry")
+        raise BrokenDecision(
+            "a decision must not change closed_at or expiry_announced_at once it is set: keep the stored value"
+        )
     _check_events(decision.events, after, seen=old.version)
     _check_credit(decision, before, after, None if earlier is not None else credit_id)
     return after

@@ -233,7 +233,7 @@ def test_nonce_without_the_port_is_refused() -> None:
     client = service.client()
     response = service.handle(client.creation(nonce="n"))
     assert refusal(response) == (401, "nonce_unsupported")
-    assert hint(response) == "a signature has a nonce, and ports has no nonces: pass nonces=..., such as store.nonces"
+    assert hint(response) == "a signature has a nonce, and ports has no nonces: pass Ports(nonces=store.nonces)"
     assert service.handle(client.creation()).status == 201
 
 

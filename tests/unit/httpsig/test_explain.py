@@ -360,7 +360,7 @@ def test_report_of_a_post() -> None:
             None,
             "retry: it, its HTTP library or a proxy sent a request again, or it signed",
         ),
-        ("nonce_unsupported", "1234", "the service has no port nonces: pass nonces=..., such as store.nonces"),
+        ("nonce_unsupported", "1234", "ports has no nonces: pass Ports(nonces=store.nonces)"),
         ("key_unusable", None, "no known mistake fits: see the reason above"),
         ("of_a_host", None, "no known mistake fits: see the reason above"),
     ],

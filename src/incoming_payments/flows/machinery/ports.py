@@ -46,7 +46,7 @@ def _port(protocol: type, *, is_sync: bool = False) -> Validator:
     def check(_: object, attribute: "Attribute[Any]", port: object) -> None:
         missing = [name for name in methods if not callable(getattr(port, name, None))]
         if port is not None and (missing or isinstance(port, type)):
-            found = f"the class {port.__name__}: make an object of it" if isinstance(port, type) else name_of(port)
+            found = f"the class {port.__name__}: pass an instance" if isinstance(port, type) else name_of(port)
             noun = "methods" if len(methods) > 1 else "method"
             text = f"{attribute.name} must be an object with the {noun} {', '.join(methods)}, not {found}"
             raise ConfigurationError(text, setting=attribute.name)

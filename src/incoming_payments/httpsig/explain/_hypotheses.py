@@ -370,8 +370,8 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order of the trials, the
         " request, or a proxy or a framework removed these fields"),
     Hypothesis("repeated", _REPLAYED, _repeated, "the client must make a new signature for each"
         " request and each retry: {said}"),
-    Hypothesis("no_nonces", {"nonce_unsupported"}, lambda _: iter([Trial()]), "the service has no port nonces: pass"
-        " nonces=..., such as store.nonces"),
+    Hypothesis("no_nonces", {"nonce_unsupported"}, lambda _: iter([Trial()]),
+        "ports has no nonces: pass Ports(nonces=store.nonces)"),
     Hypothesis("keyid", {Code.KEY_UNKNOWN, Code.KEY_ID_MISSING}, _keyid,
         "keyid must be the kid of a key of the client: {said}"),
     Hypothesis("alg", {Code.ALGORITHM_MISMATCH}, _each(_alg), "the alg parameter {said}"),

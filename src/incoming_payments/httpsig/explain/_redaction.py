@@ -20,7 +20,7 @@ _LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # a text of this form
 
 
 class Redactor:
-    """Shows pieces of one request. Its methods never raise an exception."""
+    """Format parts of one request for a report, and hide the secrets in them. Its methods never raise an exception."""
 
     def __init__(self, request: RequestMessage) -> None:
         secrets = [value for name in _SECRET_FIELDS for value in request.values(name)]

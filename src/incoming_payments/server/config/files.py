@@ -161,7 +161,7 @@ class Files:
         how = "`openssl rand -hex 32` writes a new token"
         try:
             token = AccessToken(content.decode("ascii").strip())
-        except ValueError:  # the content has other characters, or is not a token
+        except ValueError:  # the content is not ASCII, or is not a valid token
             need = "a token alone: letters, digits and -._~+/ with perhaps = at the end, and no `Bearer` in front"
             raise InvalidValue(f"{self.folder / name} must hold {need}; {how}") from None
         if len(token.value) < PEER_TOKEN_CHARS_MIN:

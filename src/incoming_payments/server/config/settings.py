@@ -37,7 +37,7 @@ _TOML_HINTS: Final = {  # the hints, by the start of a message of `tomllib`
     "Invalid value": "write strings in quotes, and true and false in lower case",
     "Expected newline": "write strings and addresses in quotes",
     "Unescaped": "write / in place of \\ in a path",
-    "Cannot overwrite": "the setting is given twice",
+    "Cannot overwrite": "the setting is given twice: remove one of the two lines",
     "Cannot declare": "the table is given twice: put its settings under one header",
 }
 _TABLE: Final = re.compile(rf"\('({HARMLESS_NAME.pattern})',\)")  # a table in a message of `tomllib`

@@ -14,8 +14,8 @@ from incoming_payments.stores.sqlite._rows import file_of
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION
 
 _TABLES: Final = ("payments", "credits", "events", "idempotency_keys", "nonces")
-# A backup must not have one of these names: SQLite and the store use them for files beside the database. A backup in
-# progress is named `.partial`.
+# A backup must not have one of these names: SQLite and the store use them for files beside the database. While a
+# backup is in progress, its file has the suffix `.partial`.
 _OWN_SUFFIXES: Final = ("-journal", "-wal", "-shm", "-lock", ".partial")
 
 

@@ -194,7 +194,7 @@ class Engine:
     def _await_open(self) -> None:
         """Wait until no fork is pending. Raises `StoreUnusable` when the store is closed.
 
-        Raises `StoreUnavailable` when a job is the caller, because the job would wait for its own thread.
+        Raises `StoreUnavailable` if the call comes from inside a job, because the job would wait for its own thread.
         """
         if self._writer is not None and self._writer.is_this_thread:
             raise StoreUnavailable("this thread is running an update: repeat the call after the update")

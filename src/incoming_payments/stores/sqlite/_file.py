@@ -142,7 +142,7 @@ class DatabaseFile:
         )
 
     def connect_reader(self) -> sqlite3.Connection:
-        """Return a connection that cannot write, for one thread at a time. Raises `StoreError` or `sqlite3.Error`."""
+        """Return a read-only connection, for one thread at a time. Raises `StoreError` or `sqlite3.Error`."""
         return self._connect("query_only = ON")
 
     def begin(self, connection: sqlite3.Connection, log: LogWatch) -> None:

@@ -65,7 +65,7 @@ class LogWatch:
         self._last = None
 
     def is_new_committer(self) -> bool:
-        """Return whether this connection has not committed yet, or another connection has committed since."""
+        """Mark this connection as the last one to commit, and return whether it was not already the last one."""
         return self._files.is_new_committer(self._tag)
 
     def after_commit(self) -> int:

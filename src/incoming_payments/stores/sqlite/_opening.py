@@ -130,9 +130,9 @@ def _open_alone(watch: FileWatch, database: Database) -> None:
         lock.id = UNKNOWN  # the next log belongs to the database that now has this path
     elif lock.id and not database.has_id(lock.id):
         raise StoreUnusable(
-            f"{watch.log_path} belongs to another database than {watch.path}, such as the one before a backup was "
-            "restored: restore the database of this log, because only the log may hold the last payments. "
-            f"If you restored a backup on purpose, move {watch.log_path} away and keep it"
+            f"the log {watch.log_path} belongs to another database: {watch.path} was replaced, for example by a backup. "
+            "Put the original file back, because the last payments may be in the log alone. "
+            f"If you restored a backup on purpose, move {watch.log_path} to another folder and keep it"
         )
     if is_new:
         # Only the owner may read the payments. SQLite gives the log the mode of the database.

@@ -93,7 +93,7 @@ class Jobs:
         self._wake()
 
     def take(self) -> list[Job[Any]]:
-        """Wait for jobs, and return as many as fit in a batch, or no jobs after the end of the queue."""
+        """Wait for jobs, and return as many as fit in a batch, or none if `end` was called and no job is left."""
         while not self._waiting and not self._is_at_end:
             self._wake_ups.get()
         return list(self.take_more(0))

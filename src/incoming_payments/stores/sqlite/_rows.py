@@ -154,8 +154,8 @@ class Batch(Rows):
     def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:
         """Return whether `key` is used for the first time.
 
-        Raises `ClockBehind`, and `StoreUnavailable` when the table is full. Before that, it may have removed expired
-        nonces, and has changed nothing else.
+        Raises `ClockBehind`, and `StoreUnavailable` when the table is full. A call that raises may have removed expired
+        nonces, but has changed nothing else.
         """
         end, at = _micros(until), _micros(now)
         row = self.connection.execute(_SELECT_NONCE, (key,)).fetchone()

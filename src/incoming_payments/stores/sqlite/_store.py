@@ -116,9 +116,9 @@ class SqliteStore(_Store):
     def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
         """Return the page that `query` describes, newest first.
 
-        Every page takes the same time, however deep in the list. With a state, or with a client alone, a page can take
-        longer, because the store skips the payments that do not match. It uses several reads then, and a payment that
-        changes between two reads is read only once.
+        Usually, every page takes the same time, however deep in the list. If the query filters by state, or by client
+        without a wallet address, a page can take longer, because the store skips the payments that do not match. The
+        store then uses several reads, and reads a payment that changes between two of them only once.
         """
         scan = Scan(query)
         while not scan.is_done:

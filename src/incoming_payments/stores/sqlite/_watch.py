@@ -64,7 +64,7 @@ class FileWatch:
 
     @property
     def is_open(self) -> bool:
-        """Whether the store has been opened. From then on, `check` finds out whether it must stop."""
+        """Whether the store has been opened. After that, `check` finds out whether the store must stop."""
         return self._database is not None
 
     def after_fork_in_child(self) -> None:

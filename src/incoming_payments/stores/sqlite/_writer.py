@@ -78,11 +78,11 @@ class Writer:
 
     @property
     def is_this_thread(self) -> bool:
-        """Whether the calling thread is the one that writes, which means that a job is the caller."""
+        """Whether the calling thread is the writer thread. If so, the call comes from inside a job."""
         return self._thread is threading.current_thread()
 
     def end(self) -> None:
-        """Finish the waiting jobs and close the connection. Return at once if a job is the caller.
+        """Finish the waiting jobs and close the connection. Return at once if the call comes from inside a job.
 
         Further calls do nothing.
         """

@@ -155,7 +155,7 @@ def check_error(task: Task, error: IncomingPaymentsError) -> bool:
     if isinstance(error, StoreError | QuotaExceeded):
         return False
     expected = task.expected.error if task.expected is not None else None
-    require(type(error) is expected, f"the flow raised {error!r}, but the payment's refusal is {expected}")
+    require(type(error) is expected, f"the flow raised {error!r}, but the expected error is {expected}")
     return True
 
 
