@@ -130,7 +130,7 @@ def _open_alone(watch: FileWatch, database: Database) -> None:
         lock.id = UNKNOWN  # the next log belongs to the database that now has this path
     elif lock.id and not database.has_id(lock.id):
         raise StoreUnusable(
-            f"the log {watch.log_path} belongs to another database: {watch.path} was replaced, for example by a backup. "
+            f"the log {watch.log_path} belongs to another database: {watch.path} was replaced, perhaps by a backup. "
             "Put the original file back, because the last payments may be in the log alone. "
             f"If you restored a backup on purpose, move {watch.log_path} to another folder and keep it"
         )
