@@ -104,7 +104,7 @@ def test_bad_keys_do_not_harm_good_ones(keys: Lookups, peer: Peer) -> None:
 @pytest.mark.parametrize("key", [OLD, es256_key().public_jwk(), ps512_key().public_jwk()], ids=["OKP", "EC", "RSA"])
 def test_members_of_another_kind_of_key_are_left_out(keys: Lookups, peer: Peer, key: dict[str, Any]) -> None:
     """Nobody checks such a member, so a client could publish a long list in it, and fill the cache."""
-    several = {name: [[]] * 1000 for name in ("crv", "x", "y", "n", "e")}
+    several: dict[str, Any] = {name: [[]] * 1000 for name in ("crv", "x", "y", "n", "e")}
     peer.publish({"keys": [several | key]})
     assert keys.find(client(peer), key["kid"]) == key
 
