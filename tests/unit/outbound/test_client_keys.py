@@ -688,6 +688,39 @@ def test_name_with_many_silent_addresses_takes_few_descriptors(cls: type, monkey
     assert before < most <= before + REQUEST_SOCKETS_MAX
 
 
+def test_late_tls_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attacker finishes the TLS handshake in the moment at which the fetch ends, and then never sends a byte."""
+    inject_resolver(monkeypatch, lambda _: ["127.0.0.1"])
+    server_tls, client_tls = contexts()
+    ended = threading.Event()
+
+    def finish_late(listener: socket.socket) -> None:
+        with listener.accept()[0] as accepted:
+            time.sleep(0.2)
+            with server_tls.wrap_socket(accepted, server_side=True):
+                ended.wait(60)
+
+    async def fetch(port: int) -> None:
+        keys = AsyncHttpClientKeys(allow_private=True, timeout_s=0.4, tls=client_tls)
+        before = descriptors()
+        asyncio.get_running_loop().call_later(0.1, time.sleep, 0.5)  # the loop sees both at once: TLS and the timeout
+        with pytest.raises(ClientKeysUnavailable, match="did not answer"):
+            await keys.find(ClientId(f"https://client.example:{port}/alice"), "old")
+        async with asyncio.timeout(10):
+            while descriptors() > before + 1:  # noqa: ASYNC110 - the server, in this process, keeps its end open
+                await asyncio.sleep(0.01)
+        await keys.aclose()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=finish_late, args=(listener,))
+        server.start()
+        try:
+            asyncio.run(fetch(listener.getsockname()[1]))
+        finally:
+            ended.set()
+            server.join()
+
+
 def test_addresses_that_refuse_do_not_hide_a_good_one(
     keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
