@@ -32,7 +32,12 @@ from incoming_payments.outbound._settings import check_number
 KeySet = Mapping[str, Mapping[str, object]]  # the JWKs of one client by `kid`
 
 _NOT_FOUND, _GONE = 404, 410
-_MEMBERS: Final = ("kty", "crv", "alg", "kid", "x", "y", "n", "e")  # other members would only fill the cache
+# The members of each kind of key that `load_jwk` checks. Others may hold anything, and would only fill the cache.
+_MEMBERS: Final = {
+    "OKP": ("kty", "alg", "kid", "crv", "x"),
+    "EC": ("kty", "alg", "kid", "crv", "x", "y"),
+    "RSA": ("kty", "alg", "kid", "n", "e"),
+}
 
 
 class HttpClientKeys:
@@ -158,5 +163,5 @@ def _read(_: str, answer: HttpAnswer, known: KeySet | None) -> KeySet | None:
             key = load_jwk(jwk if isinstance(jwk, dict) else {})
         except MalformedKey:
             continue
-        found.setdefault(key.kid, {name: jwk[name] for name in _MEMBERS if name in jwk})
+        found.setdefault(key.kid, {name: jwk[name] for name in _MEMBERS[jwk["kty"]]})
     return found

@@ -101,6 +101,14 @@ def test_bad_keys_do_not_harm_good_ones(keys: Lookups, peer: Peer) -> None:
     assert keys.find(client(peer), "new") is None
 
 
+@pytest.mark.parametrize("key", [OLD, es256_key().public_jwk(), ps512_key().public_jwk()], ids=["OKP", "EC", "RSA"])
+def test_members_of_another_kind_of_key_are_left_out(keys: Lookups, peer: Peer, key: dict[str, Any]) -> None:
+    """Nobody checks such a member, so a client could publish a long list in it, and fill the cache."""
+    several: dict[str, Any] = {name: [[]] * 1000 for name in ("crv", "x", "y", "n", "e")}
+    peer.publish({"keys": [several | key]})
+    assert keys.find(client(peer), key["kid"]) == key
+
+
 def test_first_good_key_with_a_kid_counts(keys: Lookups, peer: Peer) -> None:
     """A key set with one `kid` twice yields the first of them that can be used."""
     other = {**NEW, "kid": "old"}
@@ -672,6 +680,39 @@ def test_name_with_many_silent_addresses_takes_few_descriptors(cls: type, monkey
         ended.set()
         watcher.join()
     assert before < most <= before + REQUEST_SOCKETS_MAX
+
+
+def test_late_tls_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attacker finishes the TLS handshake in the moment at which the fetch ends, and then never sends a byte."""
+    inject_resolver(monkeypatch, lambda _: ["127.0.0.1"])
+    server_tls, client_tls = contexts()
+    ended = threading.Event()
+
+    def finish_late(listener: socket.socket) -> None:
+        with listener.accept()[0] as accepted:
+            time.sleep(0.2)
+            with server_tls.wrap_socket(accepted, server_side=True):
+                ended.wait(60)
+
+    async def fetch(port: int) -> None:
+        keys = AsyncHttpClientKeys(allow_private=True, timeout_s=0.4, tls=client_tls)
+        before = descriptors()
+        asyncio.get_running_loop().call_later(0.1, time.sleep, 0.5)  # the loop sees both at once: TLS and the timeout
+        with pytest.raises(ClientKeysUnavailable, match="did not answer"):
+            await keys.find(ClientId(f"https://client.example:{port}/alice"), "old")
+        async with asyncio.timeout(10):
+            while descriptors() > before + 1:  # noqa: ASYNC110 - the server, in this process, keeps its end open
+                await asyncio.sleep(0.01)
+        await keys.aclose()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=finish_late, args=(listener,))
+        server.start()
+        try:
+            asyncio.run(fetch(listener.getsockname()[1]))
+        finally:
+            ended.set()
+            server.join()
 
 
 def test_addresses_that_refuse_do_not_hide_a_good_one(

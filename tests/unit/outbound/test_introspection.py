@@ -919,9 +919,12 @@ def test_cache_is_bounded(connect: Open) -> None:
     assert [request.json()["access_token"] for request in server.requests] == ["A", "B", "C", "A"]
 
 
-def test_large_answer_is_not_cached(connect: Open) -> None:
-    """A client that gets a token with very many rights cannot fill the memory with its tokens."""
-    large = an_answer(flags=["x" * 8000])
+@pytest.mark.parametrize(
+    "flags", [["x" * 8000], [[]] * 1500, [{"a": {"a": {}}}] * 400], ids=["text", "arrays", "objects"]
+)
+def test_large_answer_is_not_cached(connect: Open, flags: list[object]) -> None:
+    """A client that gets tokens with very many rights, or with an odd key, cannot fill the memory with its tokens."""
+    large = an_answer(flags=flags)
     with scripted_server(lambda exchange, _: exchange.answer(large)) as server:
         introspector = connect(server.url, cache_s=60)
         assert introspector.introspect() == introspector.introspect()
