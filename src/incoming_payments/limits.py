@@ -94,7 +94,7 @@ EXPLAINED_A_MINUTE_MAX: Final = 10  # diagnoses by one host: enough to find a mi
 RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
 RSA_BITS_MAX: Final = 8192  # the cost of a verification grows with the square of the size
 RSA_EXPONENT_MAX: Final = 2**32 - 1  # larger exponents only cost time
-TOKEN_KEYS_REMEMBERED_MAX: Final = 256  # cached keys of access tokens: some 2 KB each
+TOKEN_KEYS_REMEMBERED_MAX: Final = 256  # cached keys of access tokens: usually 2 KB each, and 110 KB at most
 KEYS_REMEMBERED_MAX: Final = 4096  # cached valid Ed25519 keys: 32 bytes each, and a check takes 90 us
 JWK_CHARS_MAX: Final = 8 * 1024
 
