@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,15 @@ def test_close_finishes_queued_updates(path: Path) -> None:
         assert store.load(id).received.value == 5
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT raise `KeyboardInterrupt`. A shell ignores SIGINT for programs that it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_close_after_an_interrupted_close_waits_for_the_updates(path: Path) -> None:
     """Ctrl-C ends the first close. Until the second one returns, the updates need the locks of the file."""
     store = SqliteStore(path)
