@@ -154,7 +154,7 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     if len(text) > limits.HEADER_BYTES_MAX:
         raise MalformedField(f"{name} is longer than {limits.HEADER_BYTES_MAX} bytes: send a shorter field", field=name)
 
-    # `http_sf` reads this form too, but more slowly: a signed get would take a tenth longer.
+    # `http_sf` reads this form too, but more slowly.
     if one := _ONE_BYTE_SEQUENCE.fullmatch(text):
         return {one[1]: (b64decode(one[2]), {})}
 
