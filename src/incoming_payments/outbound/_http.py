@@ -134,8 +134,9 @@ class Received:
             self._is_final = _FINAL.match(self._bytes, self._head_at) is not None
             self._interim += not self._is_final  # this also counts malformed interim responses
             self._head_at = begin = blank.end()
-        if self._interim > INTERIM_RESPONSES_MAX:
-            raise ValueError(f"the server sent more than {INTERIM_RESPONSES_MAX} interim responses")
+            # Check this in the loop: the server may send thousands of blank lines, and `_FINAL` skips all of them.
+            if self._interim > INTERIM_RESPONSES_MAX:
+                raise ValueError(f"the server sent more than {INTERIM_RESPONSES_MAX} interim responses")
 
     def is_one_answer(self) -> bool:
         """Return whether the bytes are exactly one final, well-formed answer, of which every reader finds the same end.

@@ -107,6 +107,22 @@ def test_many_interim_responses_are_refused(client: Client, interim: bytes, size
         assert isinstance(ask(client, server, "a"), HttpFailed)
 
 
+def processor_s(octets: bytes, size: int) -> float:
+    """Return the processor time for taking `octets` in pieces of `size` bytes, until they are refused."""
+    received = Received(len(octets))
+    begin_s = time.thread_time()
+    with contextlib.suppress(ValueError):
+        for at in range(0, len(octets), size):
+            received.add(memoryview(octets)[at : at + size])
+    return time.thread_time() - begin_s
+
+
+def test_blank_lines_take_little_time() -> None:
+    """A server sends them in one piece. It takes no longer to refuse them than to take an answer byte by byte."""
+    count = 1 << 15
+    assert processor_s(b"\n" * count, count) < processor_s(CHUNKED + b"x" * count, 1)
+
+
 def test_blank_lines_of_a_body_are_no_interim_responses(client: Client) -> None:
     """The count ends with the final answer."""
 
