@@ -165,6 +165,18 @@ class _Answer(io.BufferedReader):
 
     raw: _TimedReader
 
+    def readline(self, size: int | None = -1) -> bytes:
+        """Return a line of the headers or of the framing. Skip the field Content-Type, which no caller needs.
+
+        http.client passes the headers to Python's e-mail parser. For a multipart type, that parser would take seconds,
+        or exceed the recursion limit. It also ends a line at a bare CR, which RFC 9112 §2.2 calls invalid.
+        """
+        while (line := super().readline(size))[:13].lower() == b"content-type:":
+            pass
+        if b"\r" in line[:-2]:
+            raise ValueError("a line of the answer has a bare CR (RFC 9112 §2.2)")
+        return line
+
     def close(self) -> None:
         if not self.closed and (not self.raw.received.is_one_answer() or self._has_more()):
             self.raw.shut_down()

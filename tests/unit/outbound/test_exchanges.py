@@ -303,6 +303,42 @@ def test_bytes_of_a_whole_answer_are_bounded(client: Client, flood: Callable[[Ex
     assert sent < 300
 
 
+def processor_s_of_field(client: Client, name: bytes) -> float:
+    """Return the processor time for an answer with a long field, whose value is the beginning of a quoted string."""
+    value = b'multipart/mixed; a="' + b";a" * 32_000
+    octets = b"HTTP/1.1 200 OK\r\n%b: %b\r\nContent-Length: 0\r\n\r\n" % (name, value)
+    with scripted_server(lambda exchange, _: exchange.send(octets)) as server:
+        begin_s = time.process_time()
+        client.send(server.url)
+        return time.process_time() - begin_s
+
+
+@pytest.mark.parametrize("name", [b"Content-Type", b"content-type"])
+def test_parameters_of_the_content_type_take_little_time(client: Client, name: bytes) -> None:
+    """A server may send thousands of them. The deadline of a request does not end work of the processor."""
+    assert processor_s_of_field(client, name) < 20 * processor_s_of_field(client, b"X")
+
+
+NESTED: Final[dict[str, bytes]] = {
+    "in lines": b"Content-Type: message/rfc822\r\n\r\n" * 1500,
+    "after a bare CR": b"X: y\r" + b"Content-Type: message/rfc822\r\r" * 1500 + b"\r\n",
+    "after bare CRs": b"X: y\r" + b"Content-Type: message/rfc822\r\r" * 1500 + b"\r\r\r\n",
+}
+
+
+@pytest.mark.parametrize("fields", NESTED.values(), ids=NESTED)
+def test_nested_messages_of_a_server_are_not_parsed(client: Client, fields: bytes) -> None:
+    """They are a body or a malformed field, and never an exception other than `HttpFailed`."""
+    octets = b"HTTP/1.1 200 OK\r\n" + fields + b"Content-Length: 0\r\n\r\n"
+
+    def script(exchange: Exchange, _: int) -> None:
+        exchange.send(octets)
+        raise OSError("this closes the connection")
+
+    with scripted_server(script) as server:
+        assert isinstance(client.send(server.url), HttpFailed)
+
+
 def test_answer_with_the_largest_body_and_much_else_is_taken(client: Client) -> None:
     """The bound on the whole answer does not cut into that on the body."""
 
