@@ -4,13 +4,16 @@ The timeouts of urllib3 are for each read, so a server that sends a byte now and
 connections here have a deadline for the whole exchange: look-up of the name, connection, TLS, headers and body.
 """
 
+import errno
 import http.client
 import io
 import socket
 import ssl
+import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, Final
 
 import urllib3
@@ -62,6 +65,8 @@ class HttpClient:
         """Return the answer to `request`. Raise `HttpFailed` if there is no answer within `timeout_s` seconds."""
         url, target = request.target_uri, request.target
         has_head = False
+        deadline = _Deadline(timeout_s)
+        _DEADLINE.set(deadline)
         try:
             response = self._pools.connection_from_url(url).urlopen(
                 request.method,
@@ -70,7 +75,7 @@ class HttpClient:
                 headers={**dict(request.headers), _TARGET: target.path + (target.query or "")},
                 redirect=False,
                 retries=False,
-                timeout=_Deadline(timeout_s),
+                timeout=deadline,
                 pool_timeout=timeout_s,  # type: ignore[arg-type] # it goes to queue.Queue.get, which takes a float
                 preload_content=False,
                 decode_content=False,
@@ -84,9 +89,12 @@ class HttpClient:
             response.read(1)  # raises an error if the body was cut off
             return HttpAnswer(response.status, response.headers, body)
         except (HTTPError, OSError, ValueError) as error:
-            if isinstance(error, TooLate | EmptyPoolError) and not isinstance(error, NewConnectionError):
+            is_late = isinstance(error, TooLate | EmptyPoolError) and not isinstance(error, NewConnectionError)
+            if is_late or deadline.has_ended_connection:
                 raise too_late(url, timeout_s) from None
             raise failed(url, error, is_connection=not has_head and _is_connection(error)) from error
+        finally:
+            deadline.release()
 
     def close(self) -> None:
         """Close all connections that are not in use. A later request opens new ones."""
@@ -104,6 +112,8 @@ class _Deadline(urllib3.Timeout):
     def __init__(self, timeout_s: float) -> None:
         super().__init__()
         self._at = time.monotonic() + timeout_s
+        self._guarded: tuple[socket.socket, threading.Timer] | None = None
+        self.has_ended_connection = False
 
     def clone(self) -> "_Deadline":
         return self
@@ -113,6 +123,38 @@ class _Deadline(urllib3.Timeout):
         return max(_LEAST_S, self._at - time.monotonic())
 
     read_timeout = connect_timeout
+
+    def guard(self, sock: socket.socket) -> None:
+        """End the connection of `sock` at the deadline, in a thread. Raises `OSError`.
+
+        OpenSSL handles TLS messages without content by itself, and does not return while a server sends more of them.
+        So the timeout of the socket does not end such a read or handshake.
+        """
+        duplicate = sock.dup()  # TLS takes over the descriptor of `sock`
+        timer = threading.Timer(self.connect_timeout, self._end_connection, (duplicate,))
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError as error:  # the system cannot start another thread
+            duplicate.close()
+            raise OSError(errno.EAGAIN, str(error)) from error
+        self._guarded = duplicate, timer
+
+    def _end_connection(self, duplicate: socket.socket) -> None:
+        self.has_ended_connection = True
+        with suppress(OSError):  # the server has closed it already
+            duplicate.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Guard the connection no longer, after the exchange."""
+        if self._guarded is not None:
+            duplicate, timer = self._guarded
+            timer.cancel()
+            timer.join()
+            duplicate.close()
+
+
+_DEADLINE: Final[ContextVar[_Deadline]] = ContextVar("_DEADLINE")  # the deadline of the current request
 
 
 class _TimedReader(io.RawIOBase):
@@ -221,9 +263,8 @@ def _pool_classes(
         response_class = Response
 
         def _new_conn(self) -> socket.socket:
-            deadline = _Deadline(self.timeout or 0)
             try:
-                return _connect(look_ups.start(self.host, self.port), deadline, may_connect)
+                return _connect(look_ups.start(self.host, self.port), _DEADLINE.get(), may_connect)
             except TimeoutError as error:
                 raise ConnectTimeoutError(self, str(error)) from error
             except OSError as error:
@@ -256,6 +297,7 @@ def _connect(look_up: "Future[list[Any]]", deadline: _Deadline, may_connect: May
             sock.settimeout(deadline.connect_timeout)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.connect(address)
+            deadline.guard(sock)
             sock.settimeout(deadline.connect_timeout)  # the TLS handshake has the rest of the time
         except OSError as error:
             failure = error

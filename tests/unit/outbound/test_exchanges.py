@@ -303,6 +303,42 @@ def test_bytes_of_a_whole_answer_are_bounded(client: Client, flood: Callable[[Ex
     assert sent < 300
 
 
+HELLO_REQUEST: Final = b"\x16\x03\x03\0\4" + b"\0" * 4  # RFC 5246 §7.4.1.1: a client may ignore it at any time
+
+
+def test_tls_messages_without_an_end_do_not_exceed_the_time(client: Client) -> None:
+    """OpenSSL does not return while a server sends messages that it ignores. The server needs no certificate."""
+    outlasted = threading.Event()
+
+    def flood(exchange: Exchange, _: int) -> None:
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            exchange.send(HELLO_REQUEST * 100_000)  # raises `OSError` once the client has closed the connection
+        outlasted.set()
+
+    with scripted_server(flood) as server:
+        outcome = client.send(server.url.replace("http:", "https:"), timeout_s=0.3)
+        assert isinstance(outcome, HttpFailed)
+        assert "did not answer within 0.3 s" in str(outcome)
+        assert not outlasted.is_set()
+
+
+def test_missing_thread_for_a_deadline_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system without more threads is an outage, and no defect. The next request tries again."""
+
+    def no_thread(_: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with (
+        contextlib.closing(SharedClient(bytes_max=BODY_BYTES_MAX)) as client,
+        scripted_server(lambda exchange, _: exchange.send(answer_to(exchange))) as server,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Timer, "start", no_thread, raising=False)
+            assert "can't start new thread" in str(client.send(server.url))
+        assert ask(client, server, "a") == "a"
+
+
 def processor_s_of_field(client: Client, name: bytes) -> float:
     """Return the processor time for an answer with a long field, whose value is the beginning of a quoted string."""
     value = b'multipart/mixed; a="' + b";a" * 32_000
