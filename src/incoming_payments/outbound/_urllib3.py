@@ -245,6 +245,8 @@ class _TimedResponse(http.client.HTTPResponse):
         while self.status < 200:  # http.client skips only interim responses with status 100
             self.headers = self.msg = None  # type: ignore[assignment] # so that http.client begins again
             super().begin()
+        if self.msg.defects or self.msg.get_payload():  # urllib3 would log all of these bytes
+            raise ValueError("the header fields are malformed")
         if not self.keeps:
             self.will_close = True  # as if the server had said so
 

@@ -375,6 +375,23 @@ def test_nested_messages_of_a_server_are_not_parsed(client: Client, fields: byte
         assert isinstance(client.send(server.url), HttpFailed)
 
 
+MALFORMED_FIELDS: Final[dict[str, bytes]] = {
+    "no name": b": y\r\n",
+    "no colon": b"\1\r\n",
+}
+
+
+@pytest.mark.parametrize("field", MALFORMED_FIELDS.values(), ids=MALFORMED_FIELDS)
+def test_malformed_header_fields_do_not_fill_the_log(
+    client: Client, field: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such an answer is refused, and no log contains its bytes."""
+    octets = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + field + b"X: " + b"\1" * 50_000 + b"\r\n\r\n"
+    with scripted_server(lambda exchange, _: exchange.send(octets)) as server:
+        assert isinstance(client.send(server.url), HttpFailed)
+    assert caplog.text == ""
+
+
 def test_answer_with_the_largest_body_and_much_else_is_taken(client: Client) -> None:
     """The bound on the whole answer does not cut into that on the body."""
 
