@@ -45,7 +45,8 @@ class HttpClient:
     """Send requests over persistent connections, at most `connections` to one host. Close the client with `close`.
 
     `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
-    it. Without `keeps`, no connection carries a second request. Threads may share a client.
+    it. Without `keeps`, no connection carries a second request. Threads may share a client. A new connection takes
+    another thread and another descriptor until the end of its first exchange.
     """
 
     def __init__(
