@@ -456,7 +456,14 @@ def test_name_with_many_addresses_does_not_exceed_the_time(kind: Kind, monkeypat
         assert time.monotonic() - begin < 2
 
 
-@pytest.mark.parametrize("text", [b"HTTP/1.1 \x1b[2J\r\n2026 CRITICAL forged\n\r\n", b"x" * 5000 + b"\r\n\r\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(b"HTTP/1.1 \x1b[2J\r\n2026 CRITICAL forged\n\r\n", id="control characters"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 1,\x852\r\n\r\n", id="NEXT LINE in a length"),
+        pytest.param(b"x" * 5000 + b"\r\n\r\n", id="long line"),
+    ],
+)
 def test_text_of_a_server_stays_in_its_line_of_the_log(kind: Kind, text: bytes) -> None:
     """A hostile server cannot write a line of its own into the log, control a terminal, or fill the log."""
     with scripted_server(says(text)) as server, pytest.raises(HttpFailed) as failure:
