@@ -155,17 +155,6 @@ def fails(number: int) -> Callable[..., int]:
     return fail
 
 
-def test_failed_stop_mark_still_stops_the_store(path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store stops even if it cannot mark the lock file for other processes. It writes nothing more."""
-    with SqliteStore(path) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "ftruncate", fails(errno.EROFS))
-            fail_once(monkeypatch, store, id)
-        size = beside(path, "wal").stat().st_size
-        assert refuses_everything(store, id)
-        assert beside(path, "wal").stat().st_size == size
-
-
 # --- other stores on the same file ---
 
 
@@ -230,7 +219,7 @@ def test_stop_reaches_another_process(path: Path, id: PaymentId) -> None:
 def test_closed_store_that_has_stopped_leaves_the_log_alone(
     path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite would copy the log into the database and remove it with the last connection."""
+    """SQLite would copy the log, which may be damaged, into the database and remove it with the last connection."""
     with SqliteStore(path) as store:
         store.load(id)
         fail_once(monkeypatch, store, id)
@@ -576,18 +565,6 @@ def test_index_that_cannot_be_opened_is_named(path: Path, monkeypatch: pytest.Mo
         SqliteStore(path)
 
 
-def test_stopped_store_leaves_the_database_alone_when_it_is_closed(path: Path) -> None:
-    """It may have stopped because its log is damaged. A checkpoint would copy the damage into the database."""
-    store = SqliteStore(path)
-    create(store)
-    beside(path, "lock").unlink()
-    with pytest.raises(StoreStopped):
-        create(store)
-    before = path.read_bytes()
-    store.close()
-    assert path.read_bytes() == before
-
-
 def test_lock_file_says_what_it_is(path: Path) -> None:
     """A person who finds the file reads its text. Behind it are a tag of the last commit, an id, and a state."""
     text = b"An open database needs this file. Do not remove it.\n"
@@ -705,7 +682,7 @@ def test_file_changed_during_a_transaction_stops_the_store(path: Path, change: C
 def test_stopped_store_writes_nothing_even_if_it_could_not_leave_the_mark(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection of the writer is open, and every file is in its place again."""
+    """It could not mark the lock file. The connection of the writer is open, and every file is in its place again."""
     id = create(store)
     away = path.with_suffix(".away")
     with monkeypatch.context() as patch:
@@ -715,8 +692,7 @@ def test_stopped_store_writes_nothing_even_if_it_could_not_leave_the_mark(
             store.load(id)
         away.rename(path)
     size = beside(path, "wal").stat().st_size
-    with pytest.raises(StoreStopped):
-        credit(store, id, "wire-1", 1)
+    assert refuses_everything(store, id)
     assert beside(path, "wal").stat().st_size == size
 
 
@@ -755,15 +731,6 @@ def test_log_replaced_while_the_writer_opens_it_stops_the_store(path: Path, monk
         monkeypatch.setattr(_log_watch.LogWatch, "check_names", replace_and_look)
         with pytest.raises(StoreStopped, match="removed or replaced"):
             credit(store, id, "wire-1", 1)
-
-
-def test_log_emptied_before_the_first_commit_stops_the_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer has no own commit to compare with. It detects that SQLite has written no header."""
-    with SqliteStore(path) as other, SqliteStore(path) as store:
-        id = create(other)
-        after_connecting(monkeypatch, partial(empty_the_log, path))
-        with pytest.raises(StoreStopped):
-            credit(store, id, "wire-2", 1)
 
 
 def copy_the_log(path: Path) -> None:
