@@ -174,6 +174,12 @@ def edit(path: Path, *statements: str) -> None:
             connection.execute(statement)
 
 
+def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
+    """Return the rows that another program reads."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(statement).fetchall()
+
+
 def beside(path: Path, ending: str) -> Path:
     """Return the file beside the database with this ending."""
     return path.with_name(f"{path.name}-{ending}")

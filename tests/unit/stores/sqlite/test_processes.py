@@ -19,7 +19,7 @@ from incoming_payments.domain.payment import PaymentId
 from incoming_payments.stores.sqlite import SqliteStore, _engine
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._rows import Rows
-from incoming_payments.testing.steps import check_credits, create, credit
+from incoming_payments.testing.steps import check_credits, credit
 from kits.sqlite_jobs import act_on, before_reads, beside, busy_writer, during_a_fork, fork
 
 # each of the scripts below begins with these lines
@@ -150,13 +150,6 @@ def finish(process: "subprocess.Popen[str]") -> list[str]:
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     return output.split()
-
-
-@pytest.fixture
-def id(path: Path) -> PaymentId:
-    """Return the id of a payment in the database."""
-    with SqliteStore(path) as store:
-        return create(store)
 
 
 def check(path: Path, id: PaymentId, acknowledged: list[str]) -> int:

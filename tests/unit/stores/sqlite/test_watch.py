@@ -38,13 +38,6 @@ from incoming_payments.testing.steps import create, credit, together
 from kits.sqlite_jobs import another_process, beside, credit_one, fail_on, fork, in_one_batch, leave_a_log
 
 
-@pytest.fixture
-def id(path: Path) -> PaymentId:
-    """Return the id of a payment in the database, which is closed."""
-    with SqliteStore(path) as store:
-        return create(store)
-
-
 def refuses_everything(store: SqliteStore, id: PaymentId) -> bool:
     """Return whether each method raises `StoreStopped`."""
     calls: list[Callable[[], object]] = [
