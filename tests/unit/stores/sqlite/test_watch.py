@@ -212,12 +212,17 @@ def test_stop_reaches_another_process(path: Path, id: PaymentId) -> None:
 def test_closed_store_that_has_stopped_leaves_the_log_alone(
     path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite would copy the log, which may be damaged, into the database and remove it with the last connection."""
+    """SQLite would copy the log, which may be damaged, into the database and remove it with the last connection.
+
+    The process keeps the lock until its end, so that no other process opens the database.
+    """
     with SqliteStore(path) as store:
         store.load(id)
         fail_once(monkeypatch, store, id)
         before = path.read_bytes(), beside(path, "wal").read_bytes()
     assert (path.read_bytes(), beside(path, "wal").read_bytes()) == before
+    with pytest.raises(StoreStopped, match="a process still has"):
+        SqliteStore(path)
 
 
 # --- the lock ---
