@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from incoming_payments.domain.listing import PaymentQuery
+from incoming_payments.domain.payment import PaymentId
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import BackupFailed, StoreUnusable
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _backup, _writer
@@ -164,12 +165,11 @@ def test_long_reader_lets_the_log_grow(path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_checkpoint_of_another_process_only_delays_this_one(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log grows until the other process has ended its checkpoint."""
     monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
     with SqliteStore(path) as store:
-        id = create(store)
         with beside(path, "wal").open("rb") as log:
             fcntl.flock(log, fcntl.LOCK_EX)
             for number in range(20):
@@ -182,12 +182,10 @@ def test_checkpoint_of_another_process_only_delays_this_one(
 
 
 def test_checkpoint_without_space_is_logged(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The credits stay in the log, and a later checkpoint copies them."""
     monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
-    with SqliteStore(path) as store:
-        id = create(store)
     with SqliteStore(path) as store, monkeypatch.context() as patch:
         fail_on(patch, "PRAGMA wal_checkpoint", sqlite3.SQLITE_FULL)
         for number in range(3):
