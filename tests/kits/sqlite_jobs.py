@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _engine
+from incoming_payments.stores.sqlite._rows import Rows
 from incoming_payments.testing import crediting
 
 
@@ -88,6 +89,19 @@ def act_on(
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Acting))
 
 
+def before_reads(
+    monkeypatch: pytest.MonkeyPatch, method: Literal["payment", "events"], act: Callable[[Rows], object]
+) -> None:
+    """Call `act` in the thread and with the connection of each read, before `method` reads from it."""
+    read = getattr(Rows, method)
+
+    def act_and_read(rows: Rows, id: PaymentId) -> object:
+        act(rows)
+        return read(rows, id)
+
+    monkeypatch.setattr(Rows, method, act_and_read)
+
+
 def fork(in_child: Callable[[], object] = lambda: None) -> None:
     """Fork this process. Check that the child runs `in_child` without an exception."""
     child = os.fork()
@@ -135,11 +149,35 @@ os.kill(os.getpid(), signal.SIGKILL)
     return PaymentId(done.stdout.strip())
 
 
+@contextmanager
+def another_process(script: str, *arguments: object) -> Iterator[Callable[[], str]]:
+    """Run `script`, which reads a line before each step. Yield a function that sends a line and returns the answer."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        requests, answers = process.stdin, process.stdout
+        assert requests is not None
+        assert answers is not None
+
+        def step() -> str:
+            requests.write("\n")
+            requests.flush()
+            return answers.readline().strip()
+
+        yield step
+        process.communicate("\n", timeout=30)
+
+
 def edit(path: Path, *statements: str) -> None:
     """Execute `statements` on the file, as a program other than the store."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in statements:
             connection.execute(statement)
+
+
+def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
+    """Return the rows that another program reads."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(statement).fetchall()
 
 
 def beside(path: Path, ending: str) -> Path:

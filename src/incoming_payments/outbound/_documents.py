@@ -56,7 +56,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     >>> [is_public(ip_address(text)) for text in ("9.9.9.9", "2620:fe::9", "10.0.0.1", "::ffff:9.9.9.9")]
     [True, True, False, False]
     """
-    if not address.is_global or address.is_multicast or address.is_reserved:
+    if not address.is_global or address.is_multicast:
         return False
     if any(address in network for network in _SPECIAL):
         return False

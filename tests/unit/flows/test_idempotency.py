@@ -1,7 +1,6 @@
 """Create requests with `Idempotency-Key`, and `create` of the service with an idempotency key."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -37,6 +36,7 @@ from incoming_payments.flows.machinery.effects import (
     LoadPayment,
     ReleaseUnpaid,
 )
+from incoming_payments.gnap import AccessRight
 from incoming_payments.httpsig import Evidence, RequestMessage
 from incoming_payments.httpsig import Policy as SignaturePolicy
 from incoming_payments.httpsig.explain import explain
@@ -323,35 +323,28 @@ def test_key_of_a_get_is_ignored() -> None:
     assert client.send(client.sign(request, components=["@method", "@target-uri", "authorization"])).status == 200
 
 
+UNKNOWN = b'{"walletAddress": "https://bank.example/eve"}'
+READ, ANYWHERE = a_right("read"), a_right("create", on=None)
+
 # Each row breaks one rule, and as many later rules as possible. The refusal must be that of the first broken rule.
-PRECEDENCE: list[tuple[str, Callable[[Service], Client], dict[str, Any], tuple[int, str]]] = [
-    ("coverage", lambda service: service.client(a_right("read")), {"components": COVERED, "body": b"{", "key": "x"},
-     (401, "idempotency_key_not_covered")),
-    ("right", lambda service: service.client(a_right("read")), {"body": b"{", "key": "x"},
-     (401, "insufficient_rights")),
-    ("body", lambda service: service.client(), {"body": b"{", "key": "x"}, (400, "invalid_body")),
-    ("wallet address of the right", lambda service: service.client(a_right("create", on=BOB)), {"key": "x"},
-     (403, "forbidden")),
-    ("key", lambda service: service.client(a_right("create", on=None)),
-     {"key": "x", "body": b'{"walletAddress": "https://bank.example/eve"}'}, (400, "invalid_idempotency_key")),
-    ("fingerprint", lambda service: service.client(a_right("create", on=None)),
-     {"body": b'{"walletAddress": "https://bank.example/eve"}'}, (422, "idempotency_key_reused")),
-    ("wallet address", lambda service: service.client(a_right("create", on=None)),
-     {"key": '"new"', "body": b'{"walletAddress": "https://bank.example/eve"}'}, (400, "unknown_wallet_address")),
-]  # fmt: skip
+PRECEDENCE: dict[str, tuple[AccessRight, dict[str, Any], tuple[int, str]]] = {
+    "coverage": (READ, {"components": COVERED, "body": b"{", "key": "x"}, (401, "idempotency_key_not_covered")),
+    "right": (READ, {"body": b"{", "key": "x"}, (401, "insufficient_rights")),
+    "body": (a_right("create", on=BOB), {"body": b"{", "key": "x"}, (400, "invalid_body")),
+    "wallet address of the right": (a_right("create", on=BOB), {"key": "x"}, (403, "forbidden")),
+    "key": (ANYWHERE, {"key": "x", "body": UNKNOWN}, (400, "invalid_idempotency_key")),
+    "fingerprint": (ANYWHERE, {"body": UNKNOWN}, (422, "idempotency_key_reused")),
+    "wallet address": (ANYWHERE, {"key": '"new"', "body": UNKNOWN}, (400, "unknown_wallet_address")),
+}
 
 
-@pytest.mark.parametrize(
-    ("client", "options", "answer"), [row[1:] for row in PRECEDENCE], ids=[r[0] for r in PRECEDENCE]
-)
-def test_refusals_by_precedence(
-    client: Callable[[Service], Client], options: dict[str, Any], answer: tuple[int, str]
-) -> None:
+@pytest.mark.parametrize(("right", "options", "answer"), PRECEDENCE.values(), ids=PRECEDENCE)
+def test_refusals_by_precedence(right: AccessRight, options: dict[str, Any], answer: tuple[int, str]) -> None:
     """Token, signature, right, body, the key and its record, and then the wallet address."""
     service = Service()
     honest = service.client()
     assert honest.send(keyed(honest)).status == 201
-    sender = client(service)
+    sender = service.client(right)
     assert refusal(sender.send(keyed(sender, **options))) == answer
 
 

@@ -24,7 +24,7 @@ from incoming_payments.limits import BREAKER_FAILURES_MAX, BREAKER_OPEN_S_MAX, B
 from incoming_payments.outbound import _aiohttp, _http, introspection
 from incoming_payments.outbound._aiohttp import AsyncHttpClient
 from incoming_payments.outbound._breaker import AsyncSingleFlight, Breaker, SingleFlight
-from incoming_payments.outbound._http import HttpFailed, LookUps, MayConnect
+from incoming_payments.outbound._http import HttpFailed, LookUps, MayConnect, failed
 from incoming_payments.outbound.introspection import AsyncHttpIntrospector, HttpIntrospector
 from kits.document_kit import inject_resolver
 from kits.introspectors import ISSUER, QUERY, RAFIKI, RFC, Async, Crowd, Sync
@@ -463,6 +463,11 @@ def test_text_of_a_server_stays_in_its_line_of_the_log(kind: Kind, text: bytes) 
         kind.send(RequestMessage("GET", server.url, ()))
     assert str(failure.value).isprintable()
     assert len(str(failure.value)) < 1000
+
+
+def test_line_break_in_an_error_of_a_library_stays_out_of_the_log() -> None:
+    """The libraries repeat the text of a server, in part as it is."""
+    assert str(failed("https://a.example", OSError("1,\x852\n\x1b[2J"), is_connection=False)).isprintable()
 
 
 def test_tls_is_verified(kind: Kind) -> None:

@@ -101,14 +101,10 @@ def driven(request: pytest.FixtureRequest) -> Driven:
 
 def test_errors_of_python_name_the_public_method() -> None:
     """A missing argument, and a coroutine that is never awaited, are reported under the name that the host calls."""
-    service = IncomingPayments(
-        policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=Ports(store=MemoryStore())
-    )
+    service = IncomingPayments(policy=POLICY, ports=STORE)
     with pytest.raises(TypeError, match=r"^receive\(\) missing 1 required keyword-only argument: 'credit_id'"):
         service.receive(NOBODYS_ID, amount=Amount(1, USD))  # type: ignore[call-arg]
-    coroutine: Any = AsyncIncomingPayments(
-        policy=ServicePolicy(base_url=BASE_URL, auth_server=AUTH_SERVER), ports=Ports(store=MemoryStore())
-    ).get(NOBODYS_ID)
+    coroutine: Any = AsyncIncomingPayments(policy=POLICY, ports=STORE).get(NOBODYS_ID)
     assert coroutine.__qualname__ == "get"
     coroutine.close()
 

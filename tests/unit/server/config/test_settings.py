@@ -281,24 +281,45 @@ def test_absolute_paths_stay_unchanged(load: Load, tmp_path: Path) -> None:
     text = changed("secret_files", f'secret_files = ["{(elsewhere / "secret.hex").as_posix()}"]', text)
     settings = load(text)
 
-    assert (elsewhere / "p.sqlite3", DerivedMethods("g.bank", SECRETS[1:])) == (
-        settings.given.database,
-        settings.receiver.methods,
-    )
+    assert settings.given.database == elsewhere / "p.sqlite3"
+    assert settings.receiver.methods == DerivedMethods("g.bank", SECRETS[1:])
 
 
 def test_settings_do_not_show_tokens(load: Load) -> None:
     """The representation of settings holds no token and no secret."""
     shown = repr(load(FULL))
-
-    assert not [
-        secret for secret in ("TOKEN1", SECRETS[0].hex(), repr(SECRETS[0]), *PEER_TOKENS.values()) if secret in shown
-    ]
+    secrets = ("TOKEN1", SECRETS[0].hex(), repr(SECRETS[0]), *PEER_TOKENS.values())
+    assert [secret for secret in secrets if secret in shown] == []
 
 
 # --- wrong files -------------------------------------------------------------------------------
 
+NO_RIGHTS: Final = 'is missing: give at least one, as rights = [{ actions = ["create"] }]'
 MANY_RIGHTS: Final = '{ actions = ["read"] }, ' * 65
+ALICIA: Final = "https://bank.example/alicia"
+
+# the value of rights, the place in it, a part of the message
+RIGHTS: Final = [
+    ("[]", "", NO_RIGHTS),
+    ("[{}]", "[0].actions", "is missing: give an array"),
+    ('"read"', "", "must be an array of tables, such as rights = [{"),
+    ('["read"]', "[0]", "must be a table, not a string"),
+    ('{ actions = ["read"] }', "", 'must be an array of tables, such as rights = [{ actions = ["create"] }]'),
+    ('[{ actions = "read" }]', "[0].actions", "must be an array"),
+    ("[{ actions = [] }]", "[0].actions", "a right needs at least one action"),
+    ("[{ actions = [1] }]", "[0].actions[0]", "must be 'create' or 'read' or"),
+    ('[{ actions = ["write"] }]', "[0].actions[0]", "must be 'create' or 'read' or"),
+    ('[{ actions = ["create", "Read_All"] }]', "[0].actions[1]", " or 'list-all': did you mean read-all?"),
+    ('[{ actions = ["read"], limits = 1 }]', "[0].limits", "is not a setting: leave it out, or use one of actions, id"),
+    ('[{ actions = ["read"], identifier = "bob" }]', "[0].identifier", "must be an"),
+    ('[{ actions = ["read"], identifier = "$bank.example/alice" }]', "[0].identifier", "is a payment pointer: write"),
+    (
+        f'[{{ actions = ["read"], identifier = "{ALICIA}" }}]',
+        "[0].identifier",
+        f"is not a wallet address of this configuration: {ALICIA}; use one of https://bank.example/al",
+    ),
+    (f"[{MANY_RIGHTS}]", "", "a token may have at most 64 rights"),
+]
 
 # a line of FULL, its replacement, the setting in the error, a part of the message
 WRONG: Final = [
@@ -312,14 +333,7 @@ WRONG: Final = [
     ("value", "", "token[0].value", "is missing: give a string"),
     ("client", "", "token[0].client", "is missing: give a string"),
     ("jwk_file", "", "token[0].jwk_file", "is missing: give a string"),
-    ("rights", "", "token[0].rights", 'is missing: give at least one, as rights = [{ actions = ["create"] }]'),
-    (
-        "rights",
-        "rights = []",
-        "token[0].rights",
-        'is missing: give at least one, as rights = [{ actions = ["create"] }]',
-    ),
-    ("rights", "rights = [{}]", "token[0].rights[0].actions", "is missing: give an array"),
+    ("rights", "", "token[0].rights", NO_RIGHTS),
     ("address", "", "ilp.address", "is missing: give a string"),
     ("secret_files", "", "ilp.secret_files", "is missing: give an array"),
     ("name", "", "peer[0].name", "is missing: give a string"),
@@ -335,9 +349,6 @@ WRONG: Final = [
     ("mount", "mount = 1", "listen.mount", "must be a string, not an integer"),
     ("url", "url = 1", "wallet_address[0].url", "must be a string"),
     ("jwk_file", "jwk_file = 1", "token[0].jwk_file", "must be a string"),
-    ("rights", 'rights = "read"', "token[0].rights", "must be an array of tables, such as rights = [{"),
-    ("rights", 'rights = ["read"]', "token[0].rights[0]", "must be a table, not a string"),
-    ("rights", 'rights = [{ actions = "read" }]', "token[0].rights[0].actions", "must be an array"),
     ("expires_at", 'expires_at = "2027"', "token[0].expires_at", "must be a date-time, such as 2027-01-01T00:00:00Z"),
     ("expires_at", "expires_at = 2027-01-01", "token[0].expires_at", "must be a date-time"),
     ("secret_files", 'secret_files = "new.hex"', "ilp.secret_files", "must be an array, not a string: write it in"),
@@ -396,41 +407,7 @@ WRONG: Final = [
     ("value", 'value = "two words"', "token[0].value", "the access token must be 1 to 4096 letters"),
     ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a value"),
     ("client", 'client = ""', "token[0].client", "a client id is 1 to 2048 printable ASCII characters"),
-    ("rights", 'rights = [{ actions = [] }]', "token[0].rights[0].actions", "a right needs at least one action"),
-    ("rights", 'rights = [{ actions = ["write"] }]', "token[0].rights[0].actions[0]", "must be 'create' or 'read' or"),
-    ("rights", "rights = [{ actions = [1] }]", "token[0].rights[0].actions[0]", "must be 'create' or 'read' or"),
-    (
-        "rights",
-        'rights = [{ actions = ["create", "Read_All"] }]',
-        "token[0].rights[0].actions[1]",
-        " or 'list-all': did you mean read-all?",
-    ),
-    (
-        "rights",
-        'rights = { actions = ["read"] }',
-        "token[0].rights",
-        'must be an array of tables, such as rights = [{ actions = ["create"] }]',
-    ),
-    (
-        "rights",
-        'rights = [{ type = "incoming-payment", actions = ["read"] }]',
-        "token[0].rights[0].type",
-        "is not a setting: leave it out, or use one of actions, identifier",
-    ),
-    (
-        "rights",
-        'rights = [{ actions = ["read"], identifier = "$bank.example/alice" }]',
-        "token[0].rights[0].identifier",
-        "is a payment pointer: write its URL",
-    ),
-    ("rights", 'rights = [{ actions = ["read"], identifier = "bob" }]', "token[0].rights[0].identifier", "must be an"),
-    (
-        "rights",
-        'rights = [{ actions = ["read"], identifier = "https://bank.example/alicia" }]',
-        "token[0].rights[0].identifier",
-        "is not a wallet address of this configuration: https://bank.example/alicia; use one of https://bank.example/al",
-    ),
-    ("rights", f"rights = [{MANY_RIGHTS}]", "token[0].rights", "a token may have at most 64 rights"),
+    *(("rights", f"rights = {rights}", f"token[0].rights{place}", says) for rights, place, says in RIGHTS),
     ("expires_at", "expires_at = 2027-01-01T00:00:00", "token[0].expires_at", "needs an offset, such as the Z of"),
     ("expires_at", "expires_at = 0001-01-01T00:00:00+23:59", "token[0].expires_at", "must be in the years 1 to 9999"),
     ("expires_at", "expires_at = 9999-12-31T23:59:59-00:01", "token[0].expires_at", "must be in the years 1 to 9999"),
@@ -514,7 +491,6 @@ WRONG: Final = [
     ("port", "prot = 9001", "listen.prot", "is not a setting: did you mean port?"),
     ("asset_scale", "asset_scale = 2\nname = 1", "wallet_address[0].name", "is not a setting"),
     ("expires_at", "expires = 2027-01-01T00:00:00Z", "token[0].expires", "is not a setting: did you mean expires_at?"),
-    ("rights", 'rights = [{ actions = ["read"], limits = 1 }]', "token[0].rights[0].limits", "is not a setting"),
     ("address", 'adress = "g.bank"', "ilp.address", "(adress is not a setting: is it misspelt?)"),
     ("address", 'address = "g.bank"\nsecrets = []', "ilp.secrets", "is not a setting: did you mean secret_files?"),
     ("[[peer]]", "[[pear]]", "pear", "is not a setting: did you mean peer?"),
@@ -552,12 +528,9 @@ def test_value_instead_of_a_table_is_refused(load: Load, name: str) -> None:
 
 def test_table_instead_of_an_array_is_refused(load: Load) -> None:
     """The error for `[wallet_address]` shows `[[wallet_address]]`."""
-    text = LEAST.replace("[[wallet_address]]", "[wallet_address]")
-
-    with pytest.raises(
-        ConfigurationError, match=r"wallet_address must be an array of tables, such as \[\[wallet_address\]\]"
-    ):
-        load(text)
+    says = r"wallet_address must be an array of tables, such as \[\[wallet_address\]\]"
+    with pytest.raises(ConfigurationError, match=says):
+        load(LEAST.replace("[[wallet_address]]", "[wallet_address]"))
 
 
 NO_WALLETS: Final = LEAST[: LEAST.index("[[wallet")] + LEAST[LEAST.index("[ilp]") :]
@@ -572,25 +545,21 @@ def test_configuration_without_a_wallet_address_is_refused(load: Load, text: str
     assert "give at least one, as [[wallet_address]], or give [wallet_addresses]" in refused.value.description
 
 
+MISSING: Final = "does not exist: correct the name, or add the file"
 # content of client.jwk, a part of the message
 JWKS: Final[list[tuple[bytes | None, str]]] = [
-    (
-        json.dumps({**JWK, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"}).encode(),
-        "the JWK has the private member d",
-    ),
+    (json.dumps({**JWK, "d": JWK["x"]}).encode(), "the JWK has the private member d"),
     (json.dumps({**JWK, "x": "AA"}).encode(), "the JWK's x"),
     (json.dumps({**JWK, "kty": "oct", "k": "AA"}).encode(), "is for a shared secret"),
     (b"-----BEGIN PUBLIC KEY-----", "holds PEM or an SSH key, but must hold the client's public key as a JWK"),
     (b'{"kty": "OKP", "kty": "OKP"}', "the JWK has the member kty twice"),
-    (None, "client.jwk does not exist: correct the name, or add the file"),
+    (None, MISSING),
 ]
-
 
 # content of old.hex, the message
 HEX: Final = "must hold 32 bytes or more, in hexadecimal digits, but holds "
 NEW_HEX: Final = ": `openssl rand -hex 32` writes a new secret"
 NO_HEX: Final = f"{HEX}other characters, or an odd number of digits{NEW_HEX}"
-MISSING: Final = "does not exist: correct the name, or add the file"
 SECRET_FILES: Final = [
     (b"5f" * 31, f"{HEX}31 bytes{NEW_HEX}"),
     (b"5f" * 32 + b"5", NO_HEX),
@@ -600,7 +569,6 @@ SECRET_FILES: Final = [
     (b"", f"{HEX}0 bytes{NEW_HEX}"),
     (None, MISSING),
 ]
-
 
 # content of other.txt, the message
 NEW_TOKEN: Final = "`openssl rand -hex 32` writes a new token"
@@ -613,13 +581,9 @@ TOKEN_FILES: Final = [
     (b"two tokens in one file", TOKEN_IN),
     ("ä".encode() * 32, TOKEN_IN),
     (b"t" * 4097, TOKEN_IN),
-    (
-        b"t" * 15,
-        f"must hold a token of 16 characters or more, not 15: {NEW_TOKEN}",
-    ),
+    (b"t" * 15, f"must hold a token of 16 characters or more, not 15: {NEW_TOKEN}"),
     (None, MISSING),
 ]
-
 
 UNUSABLE: Final = [
     (setting, name, *row)
@@ -885,24 +849,18 @@ def test_file_that_is_not_toml_is_refused(load: Load, tmp_path: Path, text: str 
     assert f"{tmp_path / 'configuration.toml'} {says}" in refused.value.description
 
 
-def test_missing_configuration_is_refused(tmp_path: Path) -> None:
-    """The error for a missing configuration names the command that creates one."""
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("none.toml", "does not exist: give another file with --config, or create it with `incoming-payments init FOL"),
+        ("folder", "is a folder: give the name of a file"),
+        ("file/configuration.toml", "cannot be read: Not a directory"),
+    ],
+)
+def test_unreadable_configuration_is_refused(tmp_path: Path, name: str, says: str) -> None:
+    """The error says what to do, or has the reason of the operating system."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError) as refused:
-        load_settings(tmp_path / "none.toml")
-    says = "does not exist: give another file with --config, or create it with `incoming-payments init FOLDER`"
-    assert f"{tmp_path / 'none.toml'} {says}" == refused.value.description
-
-
-def test_folder_instead_of_a_file_is_refused(tmp_path: Path) -> None:
-    """A folder is refused, even if it contains a configuration."""
-    with pytest.raises(ConfigurationError) as refused:
-        load_settings(tmp_path)
-    assert f"{tmp_path} is a folder: give the name of a file" == refused.value.description
-
-
-def test_error_of_the_operating_system_is_passed_on(tmp_path: Path) -> None:
-    """The error contains the reason of the operating system."""
-    (tmp_path / "file").write_text("", "utf-8")
-
-    with pytest.raises(ConfigurationError, match="cannot be read: Not a directory"):
-        load_settings(tmp_path / "file" / "configuration.toml")
+        load_settings(tmp_path / name)
+    assert refused.value.description.startswith(f"{tmp_path / name} {says}")

@@ -6,13 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from incoming_payments.domain.payment import PaymentId
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
+from incoming_payments.testing.steps import create
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Return the path of the database."""
     return tmp_path / "payments.db"
+
+
+@pytest.fixture
+def id(path: Path) -> PaymentId:
+    """Return the id of a payment in the database, which is closed."""
+    with SqliteStore(path) as store:
+        return create(store)
 
 
 @pytest.fixture

@@ -1,37 +1,21 @@
 """The format of the database file, which other releases and other programs read."""
 
 import hashlib
-import sqlite3
-from contextlib import closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.stores.sqlite._schema import VERSION
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import create, credit
+from kits.sqlite_jobs import rows
 
 SCHEMAS = {  # the SHA-256 of the statements in a new file without white space, by version
     1: "631c3ea913d42c22dd1e4fc5bd62b22826318e9d3cddc889ce8c134d75766371",
 }
 MICROS = int(NOW.timestamp()) * 1_000_000 + NOW.microsecond
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return the path of the database."""
-    return tmp_path / "payments.db"
-
-
-def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
-    """Return the rows that another program reads."""
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(statement).fetchall()
 
 
 def test_schema_of_a_version_does_not_change(path: Path) -> None:

@@ -1,10 +1,7 @@
 """The idempotency keys in the SQLite file: one transaction with the payment, and a bounded sweep."""
 
-import sqlite3
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,15 +11,9 @@ from incoming_payments.limits import IDEMPOTENCY_KEYS_SWEPT_MAX
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import created_under
-from kits.sqlite_jobs import edit, in_one_batch
+from kits.sqlite_jobs import edit, in_one_batch, rows
 
 MICROS = int(NOW.timestamp()) * 1_000_000 + NOW.microsecond
-
-
-def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
-    """Return the rows that another program reads."""
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(statement).fetchall()
 
 
 def test_row_of_a_key(store: SqliteStore, path: Path) -> None:

@@ -17,7 +17,7 @@ from incoming_payments.stores.sqlite import AsyncSqliteStore, _slow_reads
 from incoming_payments.stores.sqlite._rows import Rows
 from incoming_payments.testing import a_creation
 from incoming_payments.testing.steps import together
-from kits.sqlite_jobs import busy_writer, edit, fork
+from kits.sqlite_jobs import before_reads, busy_writer, edit, fork
 
 LOADER = "incoming-payments-read"
 
@@ -32,14 +32,13 @@ def _no_read_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of the threads that read a payment, which each read extends."""
     names: list[str] = []
-    payment = Rows.payment
-
-    def noted(rows: Rows, id: PaymentId) -> IncomingPayment:
-        names.append(threading.current_thread().name.partition("_")[0])
-        return payment(rows, id)
-
-    monkeypatch.setattr(Rows, "payment", noted)
+    before_reads(monkeypatch, "payment", lambda _: names.append(thread_name()))
     return names
+
+
+def thread_name() -> str:
+    """Return the name of the current thread without its number."""
+    return threading.current_thread().name.partition("_")[0]
 
 
 def busy() -> sqlite3.OperationalError:
@@ -78,18 +77,16 @@ def test_load_of_a_busy_file_waits_in_another_thread(
 ) -> None:
     """The loop does not wait for the lock. The other thread repeats the read until it gets the lock, for `busy_s`."""
     names: list[str] = []
-    payment = Rows.payment
 
-    def locked(rows: Rows, id: PaymentId) -> IncomingPayment:
-        names.append(threading.current_thread().name.partition("_")[0])
+    def lock(_: Rows) -> None:
+        names.append(thread_name())
         if len(names) < 4:
             raise busy()
-        return payment(rows, id)
 
     async def scenario() -> None:
         async with AsyncSqliteStore(path, busy_s=busy_s) as store:
             id = await opened(store)
-            monkeypatch.setattr(Rows, "payment", locked)
+            before_reads(monkeypatch, "payment", lock)
             if busy_s:
                 assert (await store.load(id)).id == id
             else:
@@ -104,17 +101,15 @@ def test_store_on_a_slow_disk_does_not_stop_the_loop_for_long(path: Path, monkey
     """Of 40 loads that take 20 ms each, the loop waits for few, and its other tasks run during the rest."""
     monkeypatch.setattr(_slow_reads, "STORE_SLOW_READ_S_MIN", 0.001)
     in_loop: list[bool] = []
-    payment = Rows.payment
 
-    def slow(rows: Rows, id: PaymentId) -> IncomingPayment:
+    def wait(_: Rows) -> None:
         in_loop.append(threading.current_thread() is threading.main_thread())
         time.sleep(0.02)
-        return payment(rows, id)
 
     async def scenario() -> None:
         async with AsyncSqliteStore(path) as store:
             id = await opened(store)
-            monkeypatch.setattr(Rows, "payment", slow)
+            before_reads(monkeypatch, "payment", wait)
             await asyncio.gather(*(store.load(id) for _ in range(40)))
 
     asyncio.run(scenario())
@@ -129,13 +124,7 @@ def test_store_on_a_slow_disk_does_not_stop_the_loop_for_long(path: Path, monkey
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     """Return the list of the connections that have read a payment, which each read extends."""
     used: list[sqlite3.Connection] = []
-    payment = Rows.payment
-
-    def noted(rows: Rows, id: PaymentId) -> IncomingPayment:
-        used.append(rows.connection)
-        return payment(rows, id)
-
-    monkeypatch.setattr(Rows, "payment", noted)
+    before_reads(monkeypatch, "payment", lambda rows: used.append(rows.connection))
     return used
 
 
@@ -151,15 +140,13 @@ def is_closed(connection: sqlite3.Connection) -> bool:
 def test_loops_do_not_share_a_connection(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load of a second loop during the load of the first one has to use another thread."""
     used: list[sqlite3.Connection] = []
-    payment = Rows.payment
 
-    def load_again(rows: Rows, id: PaymentId) -> IncomingPayment:
+    def load_again(rows: Rows) -> None:
         used.append(rows.connection)
         if len(used) == 2:
             together([lambda: asyncio.run(load(store, id))])
-        return payment(rows, id)
 
-    monkeypatch.setattr(Rows, "payment", load_again)
+    before_reads(monkeypatch, "payment", load_again)
     store = AsyncSqliteStore(path)
     id = asyncio.run(opened(store))
     asyncio.run(load(store, id))
@@ -211,17 +198,11 @@ def test_closed_store_closes_the_connection_of_the_loop(
     path: Path, connections: list[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Loads leave no reference to the store. A closed store refuses loads."""
-    payment = Rows.payment
-
-    def close_and_load(rows: Rows, id: PaymentId) -> IncomingPayment:
-        loaded = payment(rows, id)
-        together([lambda: asyncio.run(stores[0].close())])
-        return loaded
 
     async def scenario() -> PaymentId:
         id = await opened(stores[0])
         if when == "during the load":
-            monkeypatch.setattr(Rows, "payment", close_and_load)
+            before_reads(monkeypatch, "payment", lambda _: together([lambda: asyncio.run(stores[0].close())]))
         await stores[0].load(id)
         if when == "after the load":
             await stores[0].close()

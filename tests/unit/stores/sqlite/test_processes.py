@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
@@ -16,32 +15,33 @@ from typing import Any
 
 import pytest
 
-from incoming_payments.domain.events import Event
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.stores.sqlite import SqliteStore, _engine
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._rows import Rows
-from incoming_payments.testing.steps import check_credits, create, credit
-from kits.sqlite_jobs import act_on, beside, busy_writer, during_a_fork, fork
+from incoming_payments.testing.steps import check_credits, credit
+from kits.sqlite_jobs import act_on, before_reads, beside, busy_writer, during_a_fork, fork
+
+# each of the scripts below begins with these lines
+BEGIN = """
+import os, sys
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing.steps import credit
+path, *arguments = sys.argv[1:]
+store = SqliteStore(path)
+"""
 
 CREDITING = """
-import itertools, sys
-from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing.values import crediting
-path, id, prefix, turns = sys.argv[1:]
-store = SqliteStore(path)
+import itertools
+id, prefix, turns = arguments
 for turn in itertools.islice(itertools.count(), int(turns) or None):
-    credit_id = f"{prefix}-{turn}"
-    store.update(id, crediting(credit_id, turn + 1), credit_id)
-    print(credit_id, flush=True)
+    credit(store, id, f"{prefix}-{turn}", turn + 1)
+    print(f"{prefix}-{turn}", flush=True)
 """
 
 USING = """
-import sys
 from datetime import timedelta
-from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import NOW
-store = SqliteStore(sys.argv[1])
 for number in range(40):
     key = f"{number:064x}"
     if store.nonces.use(key, NOW + timedelta(seconds=300), NOW):
@@ -50,31 +50,24 @@ store.close()
 """
 
 FORKING = """
-import os, sys
-from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing.values import crediting
-path, id = sys.argv[1:]
-store = SqliteStore(path)
-store.update(id, crediting("parent-1", 1), "parent-1")
+[id] = arguments
+credit(store, id, "parent-1", 1)
 store.load(id)
 child = os.fork()
 name = "parent-2" if child else "child-1"
 for turn in range(20):
-    store.update(id, crediting(f"{name}-{turn}", 1), f"{name}-{turn}")
+    credit(store, id, f"{name}-{turn}", 1)
     store.load(id)
 if child:
     _, status = os.waitpid(child, 0)
     assert status == 0, status
-    store.update(id, crediting("parent-3", 1), "parent-3")
+    credit(store, id, "parent-3", 1)
 """
 
 OUTLIVED = """
-import os, signal, sys
-from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing.values import crediting
-path, id, how = sys.argv[1:]
-store = SqliteStore(path)
-store.update(id, crediting("parent", 1), "parent")
+import signal
+id, how = arguments
+credit(store, id, "parent", 1)
 store.load(id)
 went, gone = os.pipe()
 child = os.fork()
@@ -86,34 +79,31 @@ else:
     store.load(id)
     os.read(went, 1)
     for turn in range(20):
-        store.update(id, crediting(f"child-{turn}", 1), f"child-{turn}")
+        credit(store, id, f"child-{turn}", 1)
         print(f"child-{turn}", flush=True)
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
 BUSY = """
-import os, sys, threading
-from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing.values import crediting
-path, id = sys.argv[1:]
-store = SqliteStore(path)
+import threading
+[id] = arguments
 go_on = True
-def credit(name):
+def credit_all(name):
     turn = 0
     while go_on:
-        store.update(id, crediting(f"{name}-{turn}", 1), f"{name}-{turn}")
+        credit(store, id, f"{name}-{turn}", 1)
         store.load(id)
         os.write(1, f"{name}-{turn}\\n".encode())
         turn += 1
-threads = [threading.Thread(target=credit, args=(f"thread-{number}",)) for number in range(4)]
+threads = [threading.Thread(target=credit_all, args=(f"thread-{number}",)) for number in range(4)]
 for thread in threads:
     thread.start()
 for number in range(6):
     child = os.fork()
     if not child:
         for turn in range(3):
-            store.update(id, crediting(f"child-{number}-{turn}", 1), f"child-{number}-{turn}")
+            credit(store, id, f"child-{number}-{turn}", 1)
             os.write(1, f"child-{number}-{turn}\\n".encode())
         os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -125,24 +115,21 @@ store.close()
 """
 
 NO_GROWTH = """
-import resource, sys
+import resource
 from incoming_payments.errors import StoreStopped
-from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing.values import crediting
-path, id = sys.argv[1:]
-store = SqliteStore(path)
+[id] = arguments
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, hard))
 turn = 0
 while True:
     turn += 1
     try:
-        store.update(id, crediting(f"wire-{turn}", 1), f"wire-{turn}")
+        credit(store, id, f"wire-{turn}", 1)
     except StoreStopped:
         break
     print(f"wire-{turn}")
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-for call in (lambda: store.load(id), lambda: store.update(id, crediting("wire-1", 1), "wire-1")):
+for call in (lambda: store.load(id), lambda: credit(store, id, "wire-1", 1)):
     try:
         call()
     except StoreStopped:
@@ -153,8 +140,8 @@ store.close()
 
 
 def start(script: str, *arguments: object) -> "subprocess.Popen[str]":
-    """Start `script` in a new process, in which a warning is an error."""
-    command = [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", "-c", script]
+    """Start `BEGIN` and `script` in a new process, in which a warning is an error."""
+    command = [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", "-c", BEGIN + script]
     return subprocess.Popen([*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -163,13 +150,6 @@ def finish(process: "subprocess.Popen[str]") -> list[str]:
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     return output.split()
-
-
-@pytest.fixture
-def id(path: Path) -> PaymentId:
-    """Return the id of a payment in the database."""
-    with SqliteStore(path) as store:
-        return create(store)
 
 
 def check(path: Path, id: PaymentId, acknowledged: list[str]) -> int:
@@ -263,14 +243,12 @@ def test_no_connection_is_open_during_a_fork(path: Path, id: PaymentId) -> None:
 def test_fork_waits_for_calls_in_flight(path: Path, id: PaymentId, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that arrive meanwhile wait for the fork."""
     entered, go = threading.Event(), threading.Event()
-    read = Rows.events
 
-    def slow(rows: Rows, id: PaymentId) -> Sequence[Event]:
+    def wait(_: Rows) -> None:
         entered.set()
         assert go.wait(30)
-        return read(rows, id)
 
-    monkeypatch.setattr(Rows, "events", slow)
+    before_reads(monkeypatch, "events", wait)
     with SqliteStore(path) as store, ThreadPoolExecutor(3) as pool:
         with ExitStack() as stack:
             if call == "update":

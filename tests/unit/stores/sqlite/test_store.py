@@ -148,7 +148,6 @@ def test_database_constraint_refuses_a_row(store: SqliteStore, path: Path) -> No
     """Defence in depth: the database refuses a row that the guard has accepted, and nothing is written."""
     created = a_creation()
     edit(path, "CREATE TRIGGER stop BEFORE INSERT ON payments BEGIN SELECT RAISE(ABORT, 'no'); END")
-
     with pytest.raises(BrokenDecision):
         store.insert(created)
     with pytest.raises(PaymentNotFound):
