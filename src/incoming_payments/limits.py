@@ -17,7 +17,6 @@ ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points 
 
 # --- resource ---
 URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
-URLS_REMEMBERED_MAX: Final = 1024  # cached canonical spellings of URLs: at most 4 MB
 ACCEPT_CHARS_MAX: Final = 1024  # length of all Accept fields of a request: browsers send 150 characters
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # a client id is often the URL of the client's wallet address
 CREDIT_ID_CHARS_MAX: Final = 200  # length of a hash, a UUID or a core banking reference, with a margin
@@ -94,7 +93,6 @@ EXPLAINED_A_MINUTE_MAX: Final = 10  # diagnoses by one host: enough to find a mi
 RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
 RSA_BITS_MAX: Final = 8192  # the cost of a verification grows with the square of the size
 RSA_EXPONENT_MAX: Final = 2**32 - 1  # larger exponents only cost time
-TOKEN_KEYS_REMEMBERED_MAX: Final = 256  # cached keys of access tokens: usually 2 KB each, and 110 KB at most
 KEYS_REMEMBERED_MAX: Final = 4096  # cached valid Ed25519 keys: 32 bytes each, and a check takes 90 us
 JWK_CHARS_MAX: Final = 8 * 1024
 
