@@ -17,7 +17,6 @@ ASSET_CODE_CHARS_MAX: Final = 32  # ISO 4217 needs 3; tokens and loyalty points 
 
 # --- resource ---
 URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
-URLS_REMEMBERED_MAX: Final = 1024  # cached canonical spellings of URLs: at most 4 MB
 ACCEPT_CHARS_MAX: Final = 1024  # length of all Accept fields of a request: browsers send 150 characters
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # a client id is often the URL of the client's wallet address
 CREDIT_ID_CHARS_MAX: Final = 200  # length of a hash, a UUID or a core banking reference, with a margin
@@ -94,7 +93,6 @@ EXPLAINED_A_MINUTE_MAX: Final = 10  # diagnoses by one host: enough to find a mi
 RSA_BITS_MIN: Final = 2048  # NIST SP 800-131A
 RSA_BITS_MAX: Final = 8192  # the cost of a verification grows with the square of the size
 RSA_EXPONENT_MAX: Final = 2**32 - 1  # larger exponents only cost time
-TOKEN_KEYS_REMEMBERED_MAX: Final = 256  # cached keys of access tokens: usually 2 KB each, and 110 KB at most
 KEYS_REMEMBERED_MAX: Final = 4096  # cached valid Ed25519 keys: 32 bytes each, and a check takes 90 us
 JWK_CHARS_MAX: Final = 8 * 1024
 
@@ -108,11 +106,9 @@ INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that 
 INTROSPECTION_S_DEFAULT: Final = 3.0  # seconds for one introspection with its retries: a client waits 10 s or more
 INTROSPECTION_S_MAX: Final = 30.0  # the largest setting: clients give up before that time
 INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting: a revoked token stays usable that long
-INTROSPECTIONS_CACHED_DEFAULT: Final = 10_000  # usually 2 KB each, and 60 KB at most
-INTROSPECTION_CACHED_BYTES_MAX: Final = 8 * 1024  # a client chooses its rights, and could fill the memory with them
-INTROSPECTION_CACHED_PARTS_MAX: Final = 128  # commas and opening brackets of 14 rights: each value needs 100 bytes
+INTROSPECTIONS_CACHED_DEFAULT: Final = 10_000  # usually 1 KB each, and 7 KB at most
+INTROSPECTION_CACHED_BYTES_MAX: Final = 4 * 1024  # some 20 rights: a client could fill the memory with its rights
 ACTIVE_TOKENS_MAX: Final = 10_000  # remembered digests of tokens, for the reserved connections: 200 bytes each
-ANSWERS_REMEMBERED_MAX: Final = 256  # remembered answers of one introspector: usually 2 KB each, and 60 KB at most
 CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection: an idle one may be closed, or a server may restart
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, doubled for each further one
 ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: headers, interim responses, chunk sizes
@@ -128,7 +124,7 @@ BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause: the service may resume thi
 
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
-DOCUMENTS_MAX: Final = 1024  # documents in one cache: at most 25 MB, if each client publishes the largest key set
+DOCUMENTS_MAX: Final = 1024  # documents in one cache: at most 40 MB, if each client publishes the largest key set
 FETCHES_MAX: Final = 128  # simultaneous fetches of unknown key sets: at most 600 KB each, with asyncio over TLS
 FETCHES_OF_DOMAIN_MAX: Final = 2  # fetches from one parent domain once half of all are in use: its server may be slow
 WALLET_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown wallet addresses: they are from your own service

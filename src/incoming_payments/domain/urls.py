@@ -1,12 +1,11 @@
 """Give URLs their canonical spelling, and check URLs for use in a header field."""
 
 import re
-from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
 from incoming_payments.errors import InvalidValue
-from incoming_payments.limits import URL_CHARS_MAX, URLS_REMEMBERED_MAX
+from incoming_payments.limits import URL_CHARS_MAX
 
 _URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE | re.ASCII)
 _AUTHORITY: Final = re.compile(r"([A-Za-z0-9._~\-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")  # host and optional port
@@ -30,11 +29,6 @@ def canonical_url(text: object, *, member: str) -> str:
     if not isinstance(text, str) or len(text) > URL_CHARS_MAX or not _URL.fullmatch(text):
         text = f"must be an absolute http or https URL, in ASCII, of at most {URL_CHARS_MAX} characters"
         raise _refusal(member, text)
-    return _canonical(text, member)
-
-
-@lru_cache(URLS_REMEMBERED_MAX)  # a create checks its wallet address four times, and each load of a payment once
-def _canonical(text: str, member: str) -> str:
     try:
         parts = urlsplit(text)
         port = parts.port

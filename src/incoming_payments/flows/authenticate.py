@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
 
 from attrs import evolve
 
@@ -31,7 +30,6 @@ from incoming_payments.httpsig import (
     verify,
 )
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.limits import TOKEN_KEYS_REMEMBERED_MAX
 
 
 def authorized(
@@ -112,20 +110,12 @@ def _find_key(client: ClientId, key_id: str) -> Flow[Mapping[str, object] | None
 
 def _load_key(jwk: Mapping[str, object]) -> PublicKey:
     try:
-        try:
-            return _load_remembered(tuple(jwk.items()))
-        except TypeError:  # a value is a list or an object, such as `key_ops`, and has no hash
-            return load_jwk(jwk)
+        return load_jwk(jwk)
     except MalformedKey as error:
         text = f"the key that is bound to the access token cannot be used: {error}"
         refusal = SignatureRefused("key_unusable", text)
         refusal.hint = f"the JWK from the introspector or from client_keys cannot be used: {error}"
         raise refusal from error
-
-
-@lru_cache(TOKEN_KEYS_REMEMBERED_MAX)  # each request of a token brings the same key
-def _load_remembered(members: tuple[tuple[str, object], ...]) -> PublicKey:
-    return load_jwk(dict(members))
 
 
 def _require_new(client: ClientId, proof: Proof, policy: ServicePolicy, now: datetime) -> Flow[None]:

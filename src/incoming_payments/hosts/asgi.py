@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from itertools import islice
 from typing import Any, Final
 
 from attrs import evolve
@@ -16,7 +17,7 @@ from incoming_payments.endpoints.open_payments import Request, Response, body_to
 from incoming_payments.errors import ConfigurationError, HttpRefused
 from incoming_payments.hosts._paths import Mount, below, check_body, encoded, origin_form
 from incoming_payments.hosts.host_log import HostLog, NothingRead
-from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX
+from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX, HEADERS_MAX
 from incoming_payments.service import AsyncIncomingPayments
 
 logger = logging.getLogger(__name__)
@@ -129,6 +130,7 @@ class AsgiApplication:
 async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str = "") -> Request:
     """Return the request of an ASGI scope with its whole body. Its path has no `mount` in front.
 
+    Of its header fields, the request has at most one more than `limits.HEADERS_MAX`, for which the service refuses it.
     Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX` or takes longer than `limits.BODY_S_MAX`, when
     the client disconnects before the end of the body, or when the request has both `Content-Length` and
     `Transfer-Encoding`.
@@ -159,7 +161,9 @@ def _check_framing(scope: Mapping[str, Any], names: Names) -> None:
 
 def _head(scope: Mapping[str, Any], path: str, names: Names) -> Request:
     _check_framing(scope, names)
-    headers = tuple([(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]])
+    # The first field too many is enough for a refusal, and some servers pass on any number of fields.
+    fields = islice(scope["headers"], HEADERS_MAX + 1)
+    headers = tuple([(name.decode("latin-1"), value.decode("latin-1")) for name, value in fields])
     query = scope.get("query_string", b"").decode("latin-1")
     return Request(method=scope["method"], path=path, query=query, headers=headers)
 

@@ -7,6 +7,7 @@ import http
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -17,7 +18,7 @@ from incoming_payments.endpoints.open_payments import Request, Response, body_to
 from incoming_payments.errors import ConfigurationError, HttpRefused
 from incoming_payments.hosts._paths import Mount, below, check_body, encoded, origin_form
 from incoming_payments.hosts.host_log import HostLog, NothingRead, ReadFailed
-from incoming_payments.limits import BODY_BYTES_MAX
+from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX
 from incoming_payments.service import IncomingPayments
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class WsgiApplication:
 def read_request(environ: Mapping[str, Any], *, mount: str = "") -> Request:
     """Return the request in a WSGI environment with its whole body. Its path has no `mount` in front.
 
+    Of its header fields, the request has at most one more than `limits.HEADERS_MAX`, for which the service refuses it.
     Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX` or shorter than its `Content-Length`, or when the
     length is not a number.
     """
@@ -122,7 +124,8 @@ def _head(environ: Mapping[str, Any], path: str) -> Request:
         method=environ["REQUEST_METHOD"],
         path=path,
         query=environ.get("QUERY_STRING", ""),
-        headers=tuple(_headers(environ)),
+        # The first field too many is enough for a refusal, and some servers pass on any number of fields.
+        headers=tuple(islice(_headers(environ), HEADERS_MAX + 1)),
     )
 
 

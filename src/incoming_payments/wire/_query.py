@@ -53,9 +53,13 @@ _NAMES: Final = ("wallet-address", "cursor", "first", "last")
 def _members(query: str) -> dict[str, str]:
     """Return the members of `query`, percent-decoded."""
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict")
-    except ValueError:  # a member without "=", or bytes that are not UTF-8
-        raise MalformedQuery("the query must have the form name=value&name=value, in percent-encoded UTF-8") from None
+        # The limit matters because the client is not authenticated yet.
+        pairs = parse_qsl(
+            query, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=len(_NAMES)
+        )
+    except ValueError:  # a member without "=", bytes that are not UTF-8, or too many members
+        text = f"the query must have the form name=value&name=value, with at most {len(_NAMES)} members"
+        raise MalformedQuery(f"{text}, in percent-encoded UTF-8") from None
     members: dict[str, str] = {}
     for name, value in pairs:
         if name not in _NAMES:

@@ -220,6 +220,7 @@ BAD_QUERIES: list[tuple[str, str, str | None]] = [
     ),
     *((query_of(last=size, cursor=NOBODYS_ID), "invalid_query", "last") for size in (0, 101, "ten", "9" * 400)),
     (query_of(state="pending"), "invalid_query", "state"),
+    (query_of() + "&a=1&b=2&c=3&d=4", "invalid_query", None),
     (query_of(walletAddress="x"), "invalid_query", "walletAddress"),
     (query_of() + "&First=1", "invalid_query", "First"),
     (query_of() + "&%00%F0%9F%AA%99=1", "invalid_query", "\\x00\\U0001fa99"),

@@ -19,7 +19,7 @@ from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
 from incoming_payments.gnap import AccessTokenInfo, TokenQuery
 from incoming_payments.hosts.asgi import AsgiApplication, Message, Receive, Scope, read_request
 from incoming_payments.ilp.packet import encode
-from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX
+from incoming_payments.limits import BODY_BYTES_MAX, BODY_S_MAX, BODY_START_S_MAX, HEADERS_MAX
 from incoming_payments.stores.memory import MemoryStore
 from kits.fake_ports import Async
 from kits.http_servers import over_http, serving_asgi
@@ -80,6 +80,14 @@ def test_cancelled_during_a_port_call() -> None:
 
     asyncio.run(give_up())
     assert channel.sent == []
+
+
+def test_fields_past_the_limit_are_not_read() -> None:
+    """Some servers pass on any number of header fields. One too many is enough for the refusal."""
+    scope = a_scope(Request("GET", ID_PATH, headers=[("X", "")] * 10 * HEADERS_MAX))
+    request = asyncio.run(read_request(scope, Channel(*chunks(b"")).receive))
+    assert len(request.headers) == HEADERS_MAX + 1
+    assert refusal(Service().handle(request)) == (431, "headers_too_large")
 
 
 # --- the path --------------------------------------------------------------------------------------

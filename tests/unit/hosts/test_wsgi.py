@@ -13,7 +13,7 @@ from attrs import evolve
 from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import ConfigurationError, HttpRefused
 from incoming_payments.hosts.wsgi import read_request
-from incoming_payments.limits import BODY_BYTES_MAX
+from incoming_payments.limits import BODY_BYTES_MAX, HEADERS_MAX
 from incoming_payments.observers.log import LogEvent
 from incoming_payments.outbound.introspection import HttpIntrospector
 from incoming_payments.testing.authorization_server import AuthorizationServer
@@ -157,6 +157,14 @@ def test_repeated_field_lines_are_refused() -> None:
     again = {name: (name, value) for name, value in request.headers}
     for name, status in (("Authorization", 401), ("Signature", 401), ("Signature-Input", 401), ("Content-Type", 415)):
         assert status == client.send(evolve(request, headers=[*request.headers, again[name]])).status
+
+
+def test_fields_past_the_limit_are_not_read() -> None:
+    """Some servers pass on any number of header fields. One too many is enough for the refusal."""
+    fields = [(f"X-{number}", "") for number in range(10 * HEADERS_MAX)]
+    request = read_request(an_environ(Request("GET", ID_PATH, headers=fields)))
+    assert len(request.headers) == HEADERS_MAX + 1
+    assert refusal(Service().handle(request)) == (431, "headers_too_large")
 
 
 # --- the body --------------------------------------------------------------------------------------

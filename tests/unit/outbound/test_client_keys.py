@@ -733,6 +733,15 @@ def test_connection_goes_to_the_address_that_was_checked(
     assert names == ["client.example"]
 
 
+def test_addresses_are_not_remembered(keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fetch resolves its name again: clients choose the names, and could fill the memory with their addresses."""
+    answers = iter([["127.0.0.2"], ["127.0.0.1"]])
+    inject_resolver(monkeypatch, lambda _: next(answers))
+    with pytest.raises(ClientKeysUnavailable, match="cannot be reached"):
+        keys.find(client(peer, "/alice", host="client.example"), "old")
+    assert keys.find(client(peer, "/bob", host="client.example"), "old") == OLD
+
+
 def test_certificate_must_be_for_the_host_of_the_wallet_address(
     keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

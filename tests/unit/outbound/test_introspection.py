@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,13 @@ import pytest
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, PortUnavailable, TokenRefused
 from incoming_payments.gnap import AccessToken, AccessTokenInfo, Action, TokenQuery
 from incoming_payments.httpsig import Policy, RequestMessage, load_jwk, verify
-from incoming_payments.limits import BREAKER_FAILURES_MAX, BREAKER_OPEN_S_MAX, BREAKER_OPEN_S_MIN, LOOK_UPS_MAX
+from incoming_payments.limits import (
+    BREAKER_FAILURES_MAX,
+    BREAKER_OPEN_S_MAX,
+    BREAKER_OPEN_S_MIN,
+    INTROSPECTION_CACHED_BYTES_MAX,
+    LOOK_UPS_MAX,
+)
 from incoming_payments.outbound import _aiohttp, _http, introspection
 from incoming_payments.outbound._aiohttp import AsyncHttpClient
 from incoming_payments.outbound._breaker import AsyncSingleFlight, Breaker, SingleFlight
@@ -934,6 +941,30 @@ def test_large_answer_is_not_cached(connect: Open, flags: list[object]) -> None:
         introspector = connect(server.url, cache_s=60)
         assert introspector.introspect() == introspector.introspect()
     assert len(server.requests) == 2
+
+
+def test_cached_answer_takes_about_its_bytes(connect: Open) -> None:
+    """A client that chooses an odd key, which takes many times its bytes when it is read, cannot fill the memory."""
+
+    def odd(exchange: Exchange, number: int) -> None:
+        begin = an_answer(instance_id=f"{number:04}", key={"jwk": {"kid": "\N{GRINNING FACE}"}})
+        free = INTROSPECTION_CACHED_BYTES_MAX - len(json.dumps(begin))
+        exchange.answer(begin | {"key": {"jwk": {"kid": "\N{GRINNING FACE}" + free * "k"}}})
+
+    with scripted_server(odd) as server:
+        introspector = connect(server.url, cache_s=60)
+        tracemalloc.start()
+        try:
+            for number in range(100):
+                assert introspector.introspect(TokenQuery(AccessToken(f"T{number}"), "read")) is not None
+            gc.collect()
+            held_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        requests = len(server.requests)
+        assert introspector.introspect(TokenQuery(AccessToken("T99"), "read")) is not None
+        assert len(server.requests) == requests  # the answer is cached
+    assert held_bytes < 100 * 3 * INTROSPECTION_CACHED_BYTES_MAX
 
 
 # --- settings --------------------------------------------------------------------------------------
