@@ -144,6 +144,8 @@ def http_config(application: Application) -> "uvicorn.Config":
         def on_headers_complete(self) -> None:
             super().on_headers_complete()
             self._unfinished_bytes = 0
+            # As in `AsgiApplication`, which does not see `Upgrade` behind too many other fields.
+            self.cycle.keep_alive &= not self.parser.should_upgrade()
             # RFC 9110 §6.5.1: a trailer field is not a header field, but uvicorn 0.54 adds it to this list.
             self.headers = []
             if len(self.pipeline) > PIPELINED_REQUESTS_MAX:
