@@ -214,8 +214,10 @@ class _Answer(io.BufferedReader):
         http.client passes the headers to Python's e-mail parser. For a multipart type, that parser would take seconds,
         or exceed the recursion limit. It also ends a line at a bare CR, which RFC 9112 §2.2 calls invalid.
         """
-        while (line := super().readline(size))[:13].lower() == b"content-type:":
-            pass
+        line = super().readline(size)
+        while line[:13].lower() == b"content-type:":
+            while (line := super().readline(size))[:1] in (b" ", b"\t"):  # RFC 9112 §5.2: a field in several lines
+                pass
         if b"\r" in line[:-2]:
             raise ValueError("a line of the answer has a bare CR (RFC 9112 §2.2)")
         return line

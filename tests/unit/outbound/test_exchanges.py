@@ -375,6 +375,16 @@ def test_nested_messages_of_a_server_are_not_parsed(client: Client, fields: byte
         assert isinstance(client.send(server.url), HttpFailed)
 
 
+@pytest.mark.parametrize("before", [b"", b"Transfer-Encoding: chunked\r\n"], ids=["first", "behind the framing"])
+def test_content_type_in_several_lines_is_taken(client: Client, before: bytes) -> None:
+    """RFC 9112 §5.2: a user agent accepts such a field, which is obsolete."""
+    folded = b"Content-Type: application/json;\r\n charset=utf-8\r\n"
+    octets = b"HTTP/1.1 200 OK\r\n" + before + folded
+    octets += b"\r\n2\r\n{}\r\n0\r\n\r\n" if before else b"Content-Length: 2\r\n\r\n{}"
+    with scripted_server(lambda exchange, _: exchange.send(octets)) as server:
+        assert getattr(client.send(server.url), "body", None) == b"{}"
+
+
 MALFORMED_FIELDS: Final[dict[str, bytes]] = {
     "no name": b": y\r\n",
     "no colon": b"\1\r\n",
