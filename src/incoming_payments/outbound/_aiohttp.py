@@ -109,7 +109,7 @@ class AsyncHttpClient:
                     limit=CLIENT_CONNECTIONS_MAX,
                     limit_per_host=self._connections,
                     resolver=_Resolver(self._look_ups),
-                    use_dns_cache=False,  # before version 3.14, aiohttp remembers all names without a bound
+                    use_dns_cache=False,  # some supported versions of aiohttp remember all names, without a bound
                     ssl=self._tls,
                     socket_factory=self._socket,
                 ),
