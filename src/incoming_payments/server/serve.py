@@ -14,10 +14,7 @@ from incoming_payments.flows.machinery.ports import AsyncPorts
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.limits import (
     BACKLOG_CONNECTIONS_MAX,
-    HEADER_SECTION_BYTES_MAX,
-    HEADERS_MAX,
     KEEP_ALIVE_S_MAX,
-    PIPELINED_REQUESTS_MAX,
     SHUTDOWN_S_MAX,
 )
 from incoming_payments.observers.log import LogEvent, log_event
@@ -116,48 +113,8 @@ def http_config(application: Application) -> "uvicorn.Config":
     connections of each client.
     """
     import uvicorn
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    # uvicorn's h11 protocol takes some 100 us more for each packet, which costs a quarter of the packets per second
-    # (nox -s bench -- packets).
-    class Protocol(HttpToolsProtocol):
-        # The bytes since the last end of a header section or part of a body: of header fields, trailer fields or chunk
-        # extensions. uvicorn keeps fields in memory without a limit.
-        _unfinished_bytes = 0
-
-        def data_received(self, data: bytes) -> None:
-            self._unfinished_bytes += len(data)
-            super().data_received(data)
-            if self._unfinished_bytes > HEADER_SECTION_BYTES_MAX:
-                text = "a connection was closed, because its request headers were incomplete after %d bytes"
-                log_event(logger, logging.WARNING, LogEvent.HEADERS_WITHOUT_END, text, HEADER_SECTION_BYTES_MAX)
-                self.transport.close()
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._unfinished_bytes = 0
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            if len(self.headers) <= HEADERS_MAX:  # the first field too many is enough for a refusal
-                super().on_header(name, value)
-
-        def on_headers_complete(self) -> None:
-            super().on_headers_complete()
-            self._unfinished_bytes = 0
-            # As in `AsgiApplication`, which does not see `Upgrade` behind too many other fields.
-            self.cycle.keep_alive &= not self.parser.should_upgrade()
-            # RFC 9110 §6.5.1: a trailer field is not a header field, but uvicorn 0.54 adds it to this list.
-            self.headers = []
-            if len(self.pipeline) > PIPELINED_REQUESTS_MAX:
-                self.pipeline.clear()  # the same data may contain more requests
-                if not self.transport.is_closing():
-                    text = "a connection was closed, because more than %d of its requests waited for the first response"
-                    log_event(logger, logging.WARNING, LogEvent.PIPELINE_TOO_LONG, text, PIPELINED_REQUESTS_MAX)
-                    self.transport.abort()  # `close` would wait for the client to read the responses
-
-        def on_body(self, body: bytes) -> None:
-            super().on_body(body)
-            self._unfinished_bytes = 0
+    from incoming_payments.server.protocol import Protocol
 
     return uvicorn.Config(
         application,

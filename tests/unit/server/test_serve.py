@@ -18,7 +18,7 @@ import pytest
 
 from incoming_payments.errors import StoreStopped
 from incoming_payments.httpsig import RequestMessage, sign
-from incoming_payments.limits import HEADERS_MAX, LOGGED_A_MINUTE_MAX, PIPELINED_REQUESTS_MAX
+from incoming_payments.limits import BODY_PARTS_MAX, HEADERS_MAX, LOGGED_A_MINUTE_MAX, PIPELINED_REQUESTS_MAX
 from incoming_payments.server import serve
 from incoming_payments.server.command import main
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET
@@ -249,6 +249,15 @@ def test_headers_without_end_close_the_connection(running: int, start: bytes, pi
     sent, _ = send_until_closed(running, start, piece, 4096)
     assert sent < 32 * 1024 * 1024  # the system buffers some megabytes
     assert [code for code, _ in answers(exchange(running, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))]
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_body_of_very_many_chunks_is_refused(running: int, more: int) -> None:
+    """The client is not authenticated yet, and each chunk takes time."""
+    start = POST + b"Content-Type: application/json\r\nAuthorization: GNAP a\r\nConnection: close\r\n"
+    chunks = b"1\r\n \r\n" * (BODY_PARTS_MAX + more) + b"2\r\n{}\r\n0\r\n\r\n"
+    found = answers(exchange(running, start + b"Transfer-Encoding: chunked\r\n\r\n" + chunks))
+    assert (401 in [status for status, _ in found]) == (more < 0)
 
 
 def test_bytes_of_finished_headers_and_bodies_are_not_counted(running: int) -> None:
