@@ -31,6 +31,7 @@ from attrs import field, frozen
 
 from incoming_payments.errors import PortUnavailable
 from incoming_payments.limits import (
+    ANSWER_LINES_MAX,
     ANSWER_OVERHEAD_BYTES_MAX,
     INTERIM_RESPONSES_MAX,
     LOOK_UP_ADDRESSES_MAX,
@@ -121,15 +122,20 @@ class Received:
         self._bytes_max = body_bytes_max + ANSWER_OVERHEAD_BYTES_MAX
         self._bytes = bytearray()
         self._head_at = 0
+        self._lines = 0
         self._interim = 0
         self._is_final = False
 
     def add(self, data: memoryview) -> None:
-        """Take `data`. Raise `ValueError` for more bytes or more interim responses than the limits allow."""
+        """Take `data`. Raise `ValueError` for more bytes, lines or interim responses than the limits allow."""
         if len(self._bytes) + len(data) > self._bytes_max:
             raise ValueError(f"the server sent more than {self._bytes_max} bytes")
-        begin = max(self._head_at, len(self._bytes) - 2)  # a blank line may have begun in these bytes
+        before = len(self._bytes)
         self._bytes += data
+        self._lines += self._bytes.count(b"\n", before)
+        if self._lines > ANSWER_LINES_MAX:
+            raise ValueError(f"the server sent more than {ANSWER_LINES_MAX} lines")
+        begin = max(self._head_at, before - 2)  # a blank line may have begun in these bytes
         while not self._is_final and (blank := _BLANK_LINE.search(self._bytes, begin)):
             self._is_final = _FINAL.match(self._bytes, self._head_at) is not None
             self._interim += not self._is_final  # this also counts malformed interim responses

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from incoming_payments.limits import ANSWER_OVERHEAD_BYTES_MAX, INTERIM_RESPONSES_MAX
+from incoming_payments.limits import ANSWER_LINES_MAX, ANSWER_OVERHEAD_BYTES_MAX, INTERIM_RESPONSES_MAX
 from incoming_payments.outbound._http import HttpFailed, Received
 from kits.http_clients import SharedAsyncClient, SharedClient
 from kits.https_server import contexts
@@ -301,6 +301,15 @@ def test_bytes_of_a_whole_answer_are_bounded(client: Client, flood: Callable[[Ex
     assert isinstance(outcome, HttpFailed)
     assert "did not answer" not in str(outcome)
     assert sent < 300
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_chunks_of_an_answer_are_bounded(client: Client, more: int) -> None:
+    """Each chunk takes time, and the deadline of a request does not end work of the processor."""
+    chunks = b"1\r\nx\r\n" * (ANSWER_LINES_MAX // 2 - 3 + more) + b"0\r\n\r\n"
+    octets = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+    with scripted_server(lambda exchange, _: exchange.send(octets)) as server:
+        assert isinstance(client.send(server.url), HttpFailed) == (more > 0)
 
 
 HELLO_REQUEST: Final = b"\x16\x03\x03\0\4" + b"\0" * 4  # RFC 5246 §7.4.1.1: a client may ignore it at any time
