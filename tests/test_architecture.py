@@ -96,7 +96,8 @@ FRAMEWORKS: Final[dict[str, set[str]]] = {
 HTTP_LIBRARIES: Final = {
     f"{PACKAGE}.outbound._aiohttp",
     f"{PACKAGE}.outbound._urllib3",
-}  # a client imports its own late
+    f"{PACKAGE}.server.protocol",
+}  # a client and `serve` import theirs late
 OPTIONAL: Final = {"nacl"}  # the core uses it if it is installed
 STUBS: Final = {"_typeshed"}  # known to the type checker only
 DRIVERS: Final = {"sqlite3", "psycopg"}
