@@ -1035,6 +1035,7 @@ def floods(exchange: Exchange, _: int) -> None:
 def test_time_is_bounded_for_a_server_that_never_pauses(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time ends also when each read finds bytes."""
     monkeypatch.setattr(_http, "INTERIM_RESPONSES_MAX", UNBOUNDED)
+    monkeypatch.setattr(_http, "ANSWER_LINES_MAX", UNBOUNDED)
     with scripted_server(floods) as server:
         begin = time.monotonic()
         with pytest.raises(HttpFailed, match=r"did not answer within 0\.3 s"):
@@ -1068,6 +1069,7 @@ def test_floods_do_not_stop_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> N
     The test compares processor times of one run: 0.09 s with the buffer of the client, and 0.7 s with a large one.
     """
     monkeypatch.setattr(_http, "INTERIM_RESPONSES_MAX", UNBOUNDED)
+    monkeypatch.setattr(_http, "ANSWER_LINES_MAX", UNBOUNDED)
     short_s = longest_stop_s()
     monkeypatch.setattr(_aiohttp, "_RECEIVED_BYTES_MAX", 1 << 22)
     assert short_s < longest_stop_s()
