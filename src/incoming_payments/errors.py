@@ -81,7 +81,10 @@ class IncomingPaymentsError(Exception):
 
 
 class InvalidValue(IncomingPaymentsError, ValueError, code="invalid_value"):
-    """The arguments of a value are invalid. `details["member"]` is the name of the wrong argument, if it has a name."""
+    """An argument of a value is invalid.
+
+    `details["member"]` is the name of the wrong argument, if it has a name.
+    """
 
 
 # --- input that cannot be read -----------------------------------------------------------------
@@ -200,8 +203,9 @@ class AmountOverflow(PaymentRefused, code="amount_overflow"):
 
 
 class AmountTooLarge(PaymentRefused, code="amount_too_large"):
-    """A packet has more money than the payment can still accept, which is `remaining` minor units. Nothing was
-    credited.
+    """A packet has more money than the payment can still accept, and was not credited.
+
+    The payment can still accept `remaining` minor units.
     """
 
     def __init__(self, description: str, *, remaining: int) -> None:

@@ -1,4 +1,4 @@
-"""The log of a host: failed requests, outages of ports, mistakes of the host, and the reasons for refused signatures."""
+"""The log of a host. It shows failed requests, outages of ports, mistakes of the host, and refused signatures."""
 
 import logging
 import time
@@ -89,9 +89,7 @@ class HostLog:
             self._diagnose(cause, cause.evidence)
 
     def nothing_read(self, method: str, path: str) -> None:
-        """Log that no byte of a body arrived. The line has both possible causes, because the adapter cannot distinguish
-        them.
-        """
+        """Log that no byte of a body arrived, with both possible causes."""
         self._hint(
             LogEvent.BODY_NOT_READ,
             f"no byte of the body of {method[:20]} {_shown(path)} arrived. The client sent no body, or code "
@@ -108,7 +106,7 @@ class HostLog:
         )
 
     def not_found(self, path: str, mount: Mount) -> None:
-        """Log a 404 if with another `mount`, the whole `path` would lead to an endpoint of the service."""
+        """Log a 404 if the whole `path` would lead to an endpoint of the service with another `mount`."""
         actual = mount.actual(path)
         if actual is not None and mount.actual(below(path, mount.path)) != "":
             expected = mount.path + path.removeprefix(actual)

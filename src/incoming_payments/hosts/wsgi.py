@@ -59,9 +59,7 @@ class WsgiApplication:
     def __call__(
         self, environ: "WSGIEnvironment", start_response: "StartResponse | None" = None, *others: object
     ) -> Iterable[bytes]:
-        """Answer one request (PEP 3333). Raises `ConfigurationError` if an ASGI server or framework calls the
-        application.
-        """
+        """Answer one request (PEP 3333). Raises `ConfigurationError` for a call by an ASGI server or framework."""
         if start_response is None or others:  # ASGI 2 passes only the scope, and ASGI 3 passes three arguments
             text = "an ASGI server called WsgiApplication: use AsgiApplication(AsyncIncomingPayments(...))"
             raise ConfigurationError(text, setting="application")

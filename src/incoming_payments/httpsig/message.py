@@ -63,7 +63,7 @@ class RequestMessage:
     fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, eq=False, default=_FIELDS)
 
     def values(self, name: str) -> tuple[str, ...]:
-        """Return the values of the field `name` (lower case) in the order received, or `()` if there is no such field."""
+        """Return the values of the field `name` (lower case) in the order received, or `()` for an absent field."""
         return self.fields.get(name, ())
 
     @property
@@ -112,7 +112,7 @@ class ResponseMessage:
     fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, eq=False, default=_FIELDS)
 
     def values(self, name: str) -> tuple[str, ...]:
-        """Return the values of the field `name` (lower case) in the order received, or `()` if there is no such field."""
+        """Return the values of the field `name` (lower case) in the order received, or `()` for an absent field."""
         return self.fields.get(name, ())
 
 

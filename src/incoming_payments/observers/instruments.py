@@ -1,4 +1,4 @@
-"""The metrics that both adapters record. Their names follow the conventions of OpenTelemetry, if there is a convention."""
+"""The metrics that both adapters record. The names follow OpenTelemetry's conventions, if there is one."""
 
 from collections.abc import Mapping
 from typing import Final

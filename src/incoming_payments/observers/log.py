@@ -45,8 +45,7 @@ class LogEvent(enum.StrEnum):
     EXPLANATION_FAILED = "explanation_failed", "a refused signature could not be explained. The line has the traceback"
     BODY_NOT_READ = (
         "body_not_read",
-        "no byte of an announced body arrived, because other code may have read it, or the server failed to "
-        "read the body",
+        "no byte of an announced body arrived, or the server failed to read the body",
     )
     WRONG_MOUNT = "wrong_mount", "a request got 404, but would reach the service with another `mount`"
     SETTING_SUSPECTED = "setting_suspected", "a setting of the service may be the reason for a refused request"
@@ -125,8 +124,9 @@ class LineLimit:
             return suppressed
 
     def admits(self, logger: logging.Logger, kind: str) -> bool:
-        """Return whether to write the next line of this `kind`. If lines were suppressed before, first log their
-        number.
+        """Return whether to write the next line of this `kind`.
+
+        If lines were suppressed before, first log their number.
         """
         suppressed = self.admit()
         if suppressed:

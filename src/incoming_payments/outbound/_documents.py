@@ -306,9 +306,7 @@ class AsyncFetcher(_Fetcher[T]):
         self._documents.end(entry, flight, outcome)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
-        """Forget a task that has ended. If the task was interrupted, for example by the end of its loop, wake its
-        callers.
-        """
+        """Forget a task that has ended. If the task was interrupted, wake its callers."""
         entry, flight = self._work.pop(task)
         if not flight.done():
             self._documents.end(entry, flight, _INTERRUPTED)

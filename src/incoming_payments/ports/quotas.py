@@ -11,15 +11,17 @@ from incoming_payments.domain.payment import (
 
 
 class Quotas(Protocol):
-    """The quotas of clients. Processes that serve the same URL must share the quotas. `stores.quotas` is for one
-    process.
+    """The quotas of clients.
+
+    Processes that serve the same URL must share the quotas. `service.quotas` is for one process.
 
     Each method is one atomic step.
     """
 
     def admit(self, client: ClientId, now: datetime) -> float | None:
-        """Count a request of `client` and return `None`. To refuse the request, return the seconds until the next may
-        succeed.
+        """Count a request of `client`, and return `None`.
+
+        If the quota is used up, count nothing, and return the seconds until a request can succeed.
         """
 
     def reserve(self, client: ClientId, id: PaymentId) -> Sequence[PaymentId]:

@@ -46,7 +46,7 @@ class Connections:
                 self.client_keys = AsyncHttpClientKeys(allow_private=server.allow_private_clients)
 
     def wallet_addresses(self, service: WalletAddressesTable) -> AsyncHttpWalletAddresses:
-        """Return the port for `service`. The same settings get the same port, so a reload keeps the cache of the port.
+        """Return the port for `service`. The same settings get the same port, so a reload keeps its cache.
 
         A request in flight may still use the port of old settings, so all ports stay open until `aclose`.
         """

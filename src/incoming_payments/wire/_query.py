@@ -16,8 +16,9 @@ _SIZE: Final = re.compile("[1-9][0-9]{0,2}", re.ASCII)
 
 @frozen
 class ListRequest:
-    """The checked query of a list request. A page has `limit` payments after `cursor`, or before it if `backwards` is
-    true.
+    """The checked query of a list request.
+
+    The page has `limit` payments after `cursor`. If `backwards` is true, it has `limit` payments before `cursor`.
     """
 
     wallet_address: WalletAddressUrl
@@ -27,8 +28,9 @@ class ListRequest:
 
 
 def read_list_request(query: str) -> ListRequest:
-    """Read the raw `query` of a list request, with `wallet-address`, and optionally `cursor` and either `first` or
-    `last`.
+    """Read the raw `query` of a list request.
+
+    The query has `wallet-address`, and optionally `cursor` and either `first` or `last`.
 
     Raises `MalformedQuery`, which names the wrong member, and `CursorNotFound` for a cursor that no list can have.
 

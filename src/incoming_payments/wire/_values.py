@@ -319,8 +319,9 @@ def _write_method(method: IlpPaymentMethod) -> dict[str, str]:
 
 
 def _write_members(cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
-    """Return a cattrs hook that writes `cls` in camelCase. It leaves out absent members, and members that `_view_text`
-    adds.
+    """Return a cattrs hook that writes `cls` in camelCase.
+
+    The hook leaves out absent members, and members that `_view_text` adds.
     """
     written_apart = {"metadata", "result"}
     renamed: dict[str, Any] = {

@@ -197,7 +197,6 @@ class DatabaseFile:
     def _hold(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         """Return the two connections that this process keeps open. Before opening them, bring the log to the disk.
 
-
         SQLite recovers the log when a process opens the database that no other process has open. The log may contain a
         commit that is not on the disk, because the process that made the commit was killed before the end of the sync,
         or got an error from the sync. While these connections are open, SQLite recovers nothing.
