@@ -72,9 +72,7 @@ SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or diges
 SIGNATURES_MAX: Final = 4  # signatures verified for one request, which limits the cost of a hostile header
 COMPONENTS_MAX: Final = 64  # covered components of one signature
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one for each kind of request, which take at most 7 MB
-SF_FIELDS_BYTES_MAX: Final = (
-    4 * 1024
-)  # all fields parsed for `;sf` and `;key`, which takes 5 ms; usual fields have 200 bytes
+SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # all fields parsed for `;sf` and `;key`, which takes 5 ms; usual fields have 200
 SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item; RFC 9421 defines six
 KEY_ID_CHARS_MAX: Final = 256
 NONCE_CHARS_MAX: Final = 256
@@ -117,9 +115,7 @@ ACTIVE_TOKENS_MAX: Final = 10_000  # digests of tokens for the reserved connecti
 ANSWERS_REMEMBERED_MAX: Final = 256  # remembered answers of one introspector, usually 2 KB each, and at most 60 KB
 CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection; the server may have closed it, or may restart
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, which doubles for each further retry
-ANSWER_OVERHEAD_BYTES_MAX: Final = (
-    64 * 1024
-)  # the parts of an answer other than its body, such as headers and chunk sizes
+ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # the parts of an answer other than its body
 INTERIM_RESPONSES_MAX: Final = 8  # interim responses before one answer; a server sends one or two, and each takes 3 us
 LOOK_UPS_MAX: Final = 128  # simultaneous DNS look-ups of one client; each takes a thread, which needs 27 KB
 LOOK_UPS_OF_DOMAIN_MAX: Final = 2  # look-ups for one parent domain when half of all are in use; its server may be slow
@@ -173,9 +169,7 @@ LOGGED_PATH_CHARS_MAX: Final = 200  # the length of a path in the access log; th
 CONFIGURATION_BYTES_MAX: Final = 16 * 1024 * 1024  # the size of a file of `serve`; 100,000 wallet addresses fit in it
 LOGGED_A_MINUTE_MAX: Final = 10  # lines of one kind in a log; ten show a problem, and cannot fill the disk
 SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # the size of a body that `sign` reads, to test a server's limit
-COMMAND_BODY_BYTES_MAX: Final = (
-    24 * 1024
-)  # quoting makes a body up to five times as long; Linux limits arguments to 128 KiB
+COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quotes make a body up to five times as long; Linux limits it to 128 KiB
 
 # --- stores ---
 STORE_BATCH_MAX: Final = 256  # updates in one commit, which limits the time that an update waits for other updates

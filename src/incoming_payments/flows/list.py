@@ -110,8 +110,8 @@ def _page(query: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> 
         query = evolve(query, newer_than=place) if backwards else evolve(query, older_than=place)
     found = yield from FindPayments(query)
     payments = tuple(found[-size:] if backwards else found[:size])
-    # The payment of the cursor is next to the page. If the state of this payment no longer matches the filter, look for
-    # another payment on that side.
+    # The payment of the cursor lies on the other side of the page. If the state of this payment no longer matches the
+    # filter, look for another payment on that side.
     if place is not None and not others:
         other_side = evolve(query, limit=1, older_than=query.newer_than, newer_than=query.older_than)
         others = bool((yield from FindPayments(other_side)))

@@ -1,4 +1,4 @@
-"""Metrics for OpenTelemetry. Needs `opentelemetry-api` (the extra `otel`)."""
+"""Metrics for OpenTelemetry. This module needs `opentelemetry-api` (the extra `otel`)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Needs `prometheus-client` (the extra `prometheus`).
+"""Metrics for Prometheus. This module needs `prometheus-client` (the extra `prometheus`).
 
 The metrics have their OpenTelemetry names, with underscores and the unit.
 """

@@ -82,7 +82,7 @@ class HttpClient:
                 response.close()
                 response.release_conn()
                 raise too_large(url, self._bytes_max)
-            response.read(1)  # raises an error if the body was cut off
+            response.read(1)  # this call raises an error if the body was cut off
             return HttpAnswer(response.status, response.headers, body)
         except (HTTPError, OSError, ValueError) as error:
             if isinstance(error, TooLate | EmptyPoolError) and not isinstance(error, NewConnectionError):

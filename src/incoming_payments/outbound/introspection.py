@@ -1,4 +1,4 @@
-"""Token introspection over HTTP, in the dialects of RFC 9767 and of Rafiki. Needs the extra `outbound`."""
+"""Token introspection over HTTP, in the dialects of RFC 9767 and of Rafiki. This module needs the extra `outbound`."""
 
 import asyncio
 import json

@@ -122,9 +122,9 @@ class AuthorizationServer:
     def fail(self, fault: Fault | None, *, seconds: float = 0.0) -> None:
         """Make each later request fail with `fault`. `None` ends the failures.
 
-        With `delay`, the server answers correctly after `seconds`. With `error`, it answers 500. With `garbage`, the
-        answer is not JSON. With `huge`, the answer has 5 MB. With `redirect`, the server answers 307 to another path
-        that would answer correctly. With `close`, it gives no answer. With `delay_unknown`, it answers correctly, but
+        For `delay`, the server answers correctly after `seconds`. For `error`, the status is 500. For `garbage`, the
+        answer is not JSON. For `huge`, the answer has 5 MB. For `redirect`, the server answers 307 to another path that
+        would answer correctly. For `close`, there is no answer. For `delay_unknown`, the server answers correctly, but
         after `seconds` for a token that is not active.
         """
         if fault is not None and fault not in get_args(Fault):

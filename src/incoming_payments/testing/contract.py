@@ -1,4 +1,4 @@
-"""The guarantees of a payment store, as a test suite for your own store. Needs pytest and Hypothesis.
+"""The guarantees of a payment store, as a test suite for your own store. The suite needs pytest and Hypothesis.
 
 ```python
 from incoming_payments.testing.contract import StoreContract

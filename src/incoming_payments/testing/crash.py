@@ -8,7 +8,8 @@ def test_acknowledged_credits_survive_crashes(tmp_path):
 ```
 
 `my_bank.stores.open_store(argument)` returns a store on the data that the argument names, for example by a path or a
-connection string. The kit calls it in this process and in each worker process. For an async store, return a `SyncView`.
+connection string. The kit calls this function in this process and in each worker process. For an async store, return a
+`SyncView`.
 
 SIGKILL ends a process, but not the machine. The operating system still writes the data of the process, so the kit
 cannot detect a store that skips the disk sync.

@@ -1,4 +1,4 @@
-"""A model of a store, and a state machine that compares a store with the model. Needs Hypothesis."""
+"""A model of a store, and a state machine that compares a store with the model. Both need Hypothesis."""
 
 # ruff: noqa: S101 - a test suite asserts
 from collections.abc import Callable

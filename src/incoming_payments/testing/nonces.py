@@ -1,4 +1,4 @@
-"""The guarantees of a `Nonces` port, as a test suite for your own port. Needs pytest.
+"""The guarantees of a `Nonces` port, as a test suite for your own port. The suite needs pytest.
 
 ```python
 from incoming_payments.testing.nonces import NonceContract

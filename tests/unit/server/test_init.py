@@ -126,7 +126,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["init", str(tmp_path)]) == 1
     assert [name] == [path.name for path in tmp_path.iterdir()]
     assert (tmp_path / name).read_text("utf-8") == "precious"
-    says = f"incoming-payments: {tmp_path / name} exists: choose another folder, or move the file away\n"
+    says = f"incoming-payments: {tmp_path / name} exists: choose another folder, or move this file away\n"
     assert says == capsys.readouterr().err
 
 

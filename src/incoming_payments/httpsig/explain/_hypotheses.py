@@ -203,7 +203,7 @@ def _clock(case: Case, one: ReadSignature) -> Iterator[Trial]:
         yield Trial(f"created={one.given.created} is in the year 1970: the clock of the client is not set")
     if 0 < hours <= 14 and abs(abs(age_s) - hours * _HOUR_S) <= _ZONE_OFF_S_MAX:
         yield Trial(f"created is {hours:g} h {side}: a clock is in the wrong time zone")
-    advice = "or a queue, a cache or a retry sent an old request" if age_s > 0 else "synchronise both with NTP"
+    advice = "or a queue, a cache or a retry sent an old request" if age_s > 0 else "synchronise both clocks with NTP"
     yield Trial(f"created is {abs(age_s):.0f} s {side}: a clock is wrong, {advice}")
 
 

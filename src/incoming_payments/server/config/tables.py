@@ -57,7 +57,7 @@ def _is_host(host: str) -> bool:
 
 def _check_mount(_: object, attribute: "Attribute[str]", mount: str | None) -> None:
     if mount and not _MOUNT.fullmatch(mount):
-        text = 'must be "", or a path such as "/op"that has no slash at the end, no dot segments and no query'
+        text = 'must be "", or a path such as "/op" that has no slash at the end, no dot segments and no query'
         raise invalid(attribute, text)
 
 
@@ -203,25 +203,25 @@ class Configuration:
     )
     listen: ListenTable = table("The address to listen on.", ListenTable())
     wallet_address: tuple[WalletAddressTable, ...] = table(
-        "A wallet address that this service hosts. Excludes [wallet_addresses].",
+        "A wallet address that this service hosts. This table excludes [wallet_addresses].",
         (),
         least="one or more tables, or `[wallet_addresses]`",
         reloads=True,
     )
     wallet_addresses: WalletAddressesTable | None = table(
-        "The service that keeps your wallet addresses. Excludes [[wallet_address]].",
+        "The service that keeps your wallet addresses. This table excludes [[wallet_address]].",
         None,
         least="at most one",
         reloads=True,
     )
     token: tuple[TokenTable, ...] = table(
-        "An access token for development. Excludes [authorization_server], which production needs.",
+        "An access token for development. This table excludes [authorization_server], which production needs.",
         (),
         least="any number",
         reloads=True,
     )
     authorization_server: AuthorizationServerTable | None = table(
-        "The authorization server, which knows the active tokens. Excludes [[token]].",
+        "The authorization server, which knows the active tokens. This table excludes [[token]].",
         None,
         least="at most one",
     )

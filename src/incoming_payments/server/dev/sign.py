@@ -362,7 +362,7 @@ def _component(text: str) -> Component:
         [read] = parse_signature_input([f"c=({identifier})"]).values()
         [component] = () if read.parameters else read.components
     except (MalformedField, ValueError):  # a ValueError means more than one component
-        how = f"--cover {_shown(text)} is not a component: write it as @query, x-a or 'x-a;bs'"
+        how = f"--cover {_shown(text)} is not a component: write a component such as @query, x-a or 'x-a;bs'"
         raise _wrong("--cover", how) from None
     return component
 

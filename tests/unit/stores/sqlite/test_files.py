@@ -272,7 +272,7 @@ def test_backup_replaces_no_file(store: SqliteStore, path: Path, tmp_path: Path)
     create(store)
     for target in (path, tmp_path / "other"):
         target.touch()
-        with pytest.raises(BackupFailed, match="exists: name a new file"):
+        with pytest.raises(BackupFailed, match="exists: choose the path of a new file"):
             store.backup(target)
     (tmp_path / "backup.db.partial").touch()
     with pytest.raises(BackupFailed, match="exists: remove it, unless another backup is running"):
@@ -289,7 +289,9 @@ def test_backup_under_a_name_of_the_database_is_refused(path: Path, suffix: str)
         link = path.with_name("link")
         link.symlink_to(target)
         for name in (target, link):
-            with pytest.raises(BackupFailed, match=f"{target} is a name for the files of the database {path}: choose"):
+            with pytest.raises(
+                BackupFailed, match=f"{target} is the name of a file that the database {path} uses: choose"
+            ):
                 store.backup(name)
     with SqliteStore(path) as store:
         assert store.load(id).id == id
@@ -333,11 +335,14 @@ def test_backup_that_does_not_read_back_is_removed(
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("PRAGMA application_id = 7", "it differs from the database"),
-        ("PRAGMA user_version = 2", "it differs from the database"),
-        ("DELETE FROM payments", "it differs from the database"),
-        ("DELETE FROM events", "it differs from the database"),
-        ("INSERT INTO nonces (key, until) VALUES ('a', 1)", "it differs from the database"),
+        ("PRAGMA application_id = 7", "its header or its row counts differ from those of the database"),
+        ("PRAGMA user_version = 2", "its header or its row counts differ from those of the database"),
+        ("DELETE FROM payments", "its header or its row counts differ from those of the database"),
+        ("DELETE FROM events", "its header or its row counts differ from those of the database"),
+        (
+            "INSERT INTO nonces (key, until) VALUES ('a', 1)",
+            "its header or its row counts differ from those of the database",
+        ),
     ],
 )
 def test_backup_that_differs_is_refused(

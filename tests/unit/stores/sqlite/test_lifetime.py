@@ -33,9 +33,7 @@ def test_path_of_no_file_is_refused(path: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         SqliteStore(path)
     assert caught.value.details == {"setting": "path"}
-    assert caught.value.description == (
-        "the path names the database's file; to keep payments in memory use MemoryStore"
-    )
+    assert caught.value.description == ("the path must name a file: to keep payments in memory, use MemoryStore")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +42,7 @@ def test_path_of_no_file_is_refused(path: Any) -> None:
         (b"payments.db", "the path must be text or a Path, not bytes"),
         (None, "the path must be text or a Path, not NoneType"),
         (Path, "the path must be text or a Path, not the class Path"),
-        ("sqlite:///payments.db", "the path must not be a URL: write the path of the database's file, such as"),
+        ("sqlite:///payments.db", "the path must not be a URL: write the path of a file, such as"),
         ("~/payments.db", "the path begins with ~, which only a shell replaces: write the path of your home directory"),
         (Path("~/payments.db"), "the path begins with ~"),
         ("~", "the path begins with ~"),
