@@ -142,7 +142,7 @@ class Documents(Generic[T]):
                 raise outcome
             document, failure = self.read(entry.url, outcome, entry.document), None
         except HttpFailed as error:
-            document, failure = entry.document, f"the document at {entry.url} cannot be used: {error.description}"
+            document, failure = entry.document, f"{entry.url} cannot be used: {error.description}"
         with self._lock:
             now = self.clock()
             if failure is None:

@@ -99,7 +99,7 @@ def _validator(declared: Setting) -> Callable[[object, "Attribute[Any]", Any], N
     def check(_: object, attribute: "Attribute[Any]", value: Any) -> None:
         if declared.bounds and value is not None and not declared.bounds[0] <= value <= declared.bounds[1]:
             text = f"must be an integer from {declared.bounds[0]} to {declared.bounds[1]}, not {value}"
-            raise invalid(attribute, f"{text}; {declared.usually}" if declared.usually else text)
+            raise invalid(attribute, f"{text}: {declared.usually}" if declared.usually else text)
         if declared.example and not value:
             raise invalid(attribute, f"is missing: add at least one table, such as {declared.example}")
 

@@ -138,8 +138,8 @@ def test_expired_token_gets_a_warning() -> None:
             Asset("usd", 2),
             1,
             [
-                f'{name}.asset_code is "usd": write "USD", unless clients and peers use lower case too. The service compares codes '
-                "exactly, and the codes of ISO 4217 are in upper case"
+                f'{name}.asset_code is "usd": write "USD", unless clients and peers use lower case too. The service compares '
+                "codes exactly, and the codes of ISO 4217 are in upper case"
                 for name in ("wallet_address[0]", "peer[0]")
             ],
         ),

@@ -80,7 +80,7 @@ def test_jwk_beside_a_pem_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "client.jwk").write_text(json.dumps(JWK), "ascii")
     with pytest.raises(InvalidValue) as refused:
         read_client_key(Files(tmp_path), "client.pem")
-    assert refused.value.description == f"{tmp_path / 'client.pem'} {PEM}give client.jwk, which is beside it"
+    assert refused.value.description == f"{tmp_path / 'client.pem'} {PEM}give client.jwk, which is in the same folder"
 
 
 def test_key_of_the_advice_is_accepted(tmp_path: Path) -> None:

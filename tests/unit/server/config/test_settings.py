@@ -253,7 +253,7 @@ def test_each_worker_has_a_port_for_metrics(load: Load) -> None:
     """A `metrics_port` that leaves too few ports for the workers is refused."""
     settings = load(LEAST + "[listen]\nworkers = 3\nmetrics_port = 65533")
     assert (settings.given.listen.workers, settings.given.listen.metrics_port) == (3, 65533)
-    reason = "listen.metrics_port is 65534, so the 3 workers would need ports up to 65536; give at most 65533"
+    reason = "listen.metrics_port is 65534, so 3 workers would need ports up to 65536: give a port of at most 65533"
     with pytest.raises(ConfigurationError, match=reason):
         load(LEAST + "[listen]\nworkers = 3\nmetrics_port = 65534")
 
@@ -364,7 +364,7 @@ WRONG: Final = [
             "file:p.sqlite3?mode=memory": (
                 'must be the name of an SQLite file, such as "payments.sqlite3", and must not be a '
                 'URL'),
-            "postgresql://bank:SECRET@localhost/bank": "and no URL: serve stores payments in SQLite only",
+            "postgresql://bank:SECRET@localhost/bank": 'such as "payments.sqlite3", and must not be a URL',
             "~/payments.sqlite3": "begins with ~, which serve does not expand: write the whole path",
             ".": "is the folder ",
             "payments/": "payments: give the name of a file in this folder",
@@ -406,7 +406,7 @@ WRONG: Final = [
         "holds the same value as wallet_address[0].url: list https://bank.example/alice only once",
     ),
     ("value", 'value = "two words"', "token[0].value", "the access token must be 1 to 4096 letters"),
-    ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a value"),
+    ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a different value"),
     ("client", 'client = ""', "token[0].client", "a client id must have 1 to 2048 printable ASCII characters"),
     ("rights", 'rights = [{ actions = [] }]', "token[0].rights[0].actions", "a right needs at least one action"),
     ("rights", 'rights = [{ actions = ["write"] }]', "token[0].rights[0].actions[0]", "must be 'create' or 'read' or"),
@@ -546,7 +546,7 @@ WRONG: Final = [
         "is not a setting: this setting belongs in [[wallet_address]] "
         "or")),
     ("public_get", "actions = []", "limits.actions", "is not a setting: this setting belongs in rights"),
-    ("address", 'address = "g.bank"\nbase_url = 1', "ilp.base_url", "it belongs in front of the first table"),
+    ("address", 'address = "g.bank"\nbase_url = 1', "ilp.base_url", "this setting belongs in front of the first table"),
     ("signature_shapes", 'signature_shapes = ["php"]', "limits.signature_shapes[0]", "did you mean php-sdk?"),
 ]  # fmt: skip
 
@@ -627,8 +627,8 @@ SECRET_FILES: Final = [
 # content of other.txt, the message
 NEW_TOKEN: Final = "`openssl rand -hex 32` writes a new token"
 TOKEN_IN: Final = (
-    "must hold a token alone: letters, digits and -._~+/ with perhaps = at the end, "
-    f"and no `Bearer` in front; {NEW_TOKEN}"
+    "must hold only a token: letters, digits and -._~+/, then optional = characters, "
+    f"and no `Bearer` before the token: {NEW_TOKEN}"
 )
 TOKEN_FILES: Final = [
     (b"", TOKEN_IN),
@@ -838,8 +838,8 @@ def test_warnings_name_the_file_and_the_setting(load: Load, tmp_path: Path) -> N
     start = f"{tmp_path / 'configuration.toml'}: "
     assert [warning.removeprefix(start).split()[:3] for warning in warnings] == [
         ["listen.host:", "192.0.2.1", "is"],
-        ["ilp.margin_ms", "is", "20000;"],
-        ["limits.signature_age_s", "is", "7200;"],
+        ["ilp.margin_ms", "is", "20000:"],
+        ["limits.signature_age_s", "is", "7200:"],
         ["token[0].expires_at", "is", "2025-12-31T23:59:59Z,"],
         ["wallet_address[1].asset_code", "is", '"jpy":'],
         ["peer[0]", "has", "the"],
@@ -891,7 +891,7 @@ def test_file_of_endless_length_is_refused(load: Load, tmp_path: Path, name: str
         ("base_url = ", "is not TOML: Invalid value (at end of document)"),
         (
             'base_url = "a"\nbase_url = "b"',
-            "is not TOML: Cannot overwrite a value (at end of document); the setting is",
+            "is not TOML: Cannot overwrite a value (at end of document); the setting occurs",
         ),
         ("[log]\n[log]\n", "is not TOML: Cannot declare [log] twice (at line 2, column 5); the table occurs twice"),
         ('base_url: "a"', "is not TOML: Expected = after a key in a key/value pair (at line 1, column 9)"),
