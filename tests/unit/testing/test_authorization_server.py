@@ -114,7 +114,7 @@ def test_invalid_request(body: bytes) -> None:
 
 FAULTS: Final[list[tuple[authorization_server.Fault, str]]] = [
     ("delay", "did not answer within 0."),
-    ("error", "answered with status 500"),
+    ("error", "answered 500"),
     ("garbage", "is not JSON"),
     ("huge", "is larger than 65536 bytes"),
     ("redirect", "answered 307"),
@@ -199,7 +199,7 @@ def test_lines_of_the_process(
 def test_wrong_line_ends_the_process_with_a_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, reason: str
 ) -> None:
-    """A line that is not a command ends the process, and the message repeats it, has the reason and shows a good one."""
+    """A line that is not a command ends the process. The message has the line, the reason and a valid command."""
     monkeypatch.setattr(sys, "stdin", iter([line]))
     assert authorization_server.main([]) == 1
     [error] = capsys.readouterr().err.splitlines()

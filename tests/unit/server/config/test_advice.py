@@ -61,7 +61,7 @@ UNITS: Final = "ilp.tolerance_units is 101, which is more than one USD in the mi
 def test_unusual_value_gets_a_warning(table: str, name: str, value: int, reason: str) -> None:
     """The warning names the setting, the value, the usual range and the reason."""
     [warning] = advice.of_values(table, given(table, name, value))
-    assert warning.startswith(f"{table}.{name} is {value}; {reason}")
+    assert warning.startswith(f"{table}.{name} is {value}: {reason}")
 
 
 def test_usual_values_and_defaults_get_no_warning() -> None:
@@ -138,8 +138,8 @@ def test_expired_token_gets_a_warning() -> None:
             Asset("usd", 2),
             1,
             [
-                f'{name}.asset_code is "usd": write "USD", unless clients and peers use lower case too. The service compares '
-                "codes exactly, and the codes of ISO 4217 are in upper case"
+                f'{name}.asset_code is "usd": write "USD", unless clients and peers use lower case too. The '
+                "service compares codes exactly, and the codes of ISO 4217 are in upper case"
                 for name in ("wallet_address[0]", "peer[0]")
             ],
         ),

