@@ -406,7 +406,7 @@ WRONG: Final = [
         "holds the same value as wallet_address[0].url: list https://bank.example/alice only once",
     ),
     ("value", 'value = "two words"', "token[0].value", "the access token must be 1 to 4096 letters"),
-    ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a different"),
+    ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a"),
     ("client", 'client = ""', "token[0].client", "a client id must have 1 to 2048 printable ASCII characters"),
     ("rights", 'rights = [{ actions = [] }]', "token[0].rights[0].actions", "a right needs at least one action"),
     ("rights", 'rights = [{ actions = ["write"] }]', "token[0].rights[0].actions[0]", "must be 'create' or 'read' or"),
