@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit status.
 
-    SIGHUP makes it read the configuration again: see `ReloadableApplication`.
+    On SIGHUP, the service reads the configuration again (see `ReloadableApplication`).
 
     Raises `ConfigurationError` when the address or the database cannot be used or uvicorn is not installed, and
     `StoreStopped` when the disk of the database fails or its files change.
@@ -55,7 +55,9 @@ def serve(settings: Settings) -> int:
         import httptools  # noqa: F401 - uvicorn would import it later, with a worse message
         import uvicorn
     except ImportError:
-        raise ConfigurationError("serve needs uvicorn and httptools: pip install 'incoming-payments[serve]'") from None
+        raise ConfigurationError(
+            "serve needs uvicorn and httptools: run pip install 'incoming-payments[serve]'"
+        ) from None
     log_to_stderr(settings.given.log.format)
     for warning in settings.warnings:
         _warn(warning, settings)
@@ -118,11 +120,11 @@ def http_config(application: Application) -> "uvicorn.Config":
     import uvicorn
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    # uvicorn's h11 protocol takes some 100 us more for each packet, which costs a quarter of the packets per second
-    # (nox -s bench -- packets).
+    # uvicorn's other protocol, h11, takes about 100 us longer for each packet, which costs a quarter of the packets per
+    # second (nox -s bench -- packets).
     class Protocol(HttpToolsProtocol):
-        # The bytes since the last end of a header section or part of a body: of header fields, trailer fields or chunk
-        # extensions. uvicorn keeps fields in memory without a limit.
+        # The bytes since the last end of a header section or part of a body. These are bytes of header fields, trailer
+        # fields or chunk extensions. uvicorn keeps fields in memory and has no limit for them.
         _unfinished_bytes = 0
 
         def data_received(self, data: bytes) -> None:
@@ -138,7 +140,7 @@ def http_config(application: Application) -> "uvicorn.Config":
             self._unfinished_bytes = 0
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            if len(self.headers) <= HEADERS_MAX:  # the first field too many is enough for a refusal
+            if len(self.headers) <= HEADERS_MAX:  # one field above the limit is enough for a refusal
                 super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
@@ -160,7 +162,8 @@ def http_config(application: Application) -> "uvicorn.Config":
     return uvicorn.Config(
         application,
         http=Protocol,
-        loop="auto",  # uvloop if installed: 14 % less processor time for a signed get (docs/reports/speed.md)
+        # Use uvloop if it is installed. A signed get then takes 14 % less processor time (docs/reports/speed.md).
+        loop="auto",
         ws="none",
         lifespan="on",
         log_config=None,
@@ -181,8 +184,8 @@ def build(
 ) -> Application:
     """Return the ASGI application for `settings` on an open `store`.
 
-    It closes the store and the `connections` when the server stops. If `connections` has an introspector, the service
-    ignores the tokens in `settings`.
+    The application closes the store and the `connections` when the server stops. If `connections` has an introspector,
+    the service ignores the tokens in `settings`.
     """
 
     async def close() -> None:
@@ -212,12 +215,12 @@ def build(
 def _check_database(path: Path) -> None:
     """Raise `ConfigurationError` when the folder of the database does not exist, before any file is created."""
     if not path.parent.is_dir():
-        text = f"the folder {path.parent} does not exist: create it, or give a file in another folder"
+        text = f"the folder {path.parent} does not exist: create the folder, or give a file in another folder"
         raise ConfigurationError(f"database: {text}", setting="database")
 
 
 def _warn(text: str, settings: Settings) -> None:
-    """Write a warning about the settings to the terminal, or as a log line if programs read the log."""
+    """Write a warning about the settings to the terminal. If programs read the log, write a log line instead."""
     if settings.given.log.format == "text":
         say(f"incoming-payments: warning: {text}", sys.stderr)
     else:

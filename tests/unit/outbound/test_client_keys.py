@@ -888,6 +888,6 @@ def test_missing_extra_is_named(cls: type, package: str, monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, f"incoming_payments.outbound._{package}", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
-        ModuleNotFoundError, match=rf"^{package} is not installed: pip install 'incoming-payments\[outbound\]'"
+        ModuleNotFoundError, match=rf"^{package} is not installed: run pip install 'incoming-payments\[outbound\]'"
     ):
         cls()

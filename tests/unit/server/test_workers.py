@@ -317,7 +317,7 @@ def test_suspended_machine_loses_no_worker(tmp_path: Path) -> None:
             time.sleep(4)
         assert program.workers() == workers
         assert all(map(is_running, everything))
-        assert "sign of life" not in program.log.read_text("utf-8")
+        assert "heartbeat" not in program.log.read_text("utf-8")
 
 
 # --- the service ---
@@ -443,7 +443,7 @@ def test_stopped_worker_of_the_service_is_replaced(tmp_path: Path) -> None:
         assert [client.create().status_code for _ in range(8)] == [201] * 8
         await_lines(tmp_path / "log", "Application startup complete", 3)
         assert [is_running(pid) for pid in (first, second)] == [False, True]
-        assert (tmp_path / "log").read_text("utf-8").count("sign of life") == 1
+        assert (tmp_path / "log").read_text("utf-8").count("heartbeat") == 1
 
 
 def slow_uploads(port: int) -> list[socket.socket]:

@@ -156,7 +156,7 @@ def test_hooks_must_be_overridden(hook: str, tmp_path: Path) -> None:
 
 def test_make_store_must_be_overridden(tmp_path: Path) -> None:
     """The message names the method."""
-    with pytest.raises(NotImplementedError, match="make_store: override it"):
+    with pytest.raises(NotImplementedError, match="make_store is missing: override make_store"):
         StoreContract().make_store(tmp_path)
 
 

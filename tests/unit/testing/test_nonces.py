@@ -81,5 +81,5 @@ def test_hooks_must_be_overridden(tmp_path: Path) -> None:
     """The message names the method, and the setting for a port of one process."""
     with pytest.raises(NotImplementedError, match=r"open_again: override it .* memory_only = True"):
         NonceContract().open_again(MemoryNonces(), tmp_path)
-    with pytest.raises(NotImplementedError, match="make_nonces: override it"):
+    with pytest.raises(NotImplementedError, match="make_nonces is missing: override make_nonces"):
         NonceContract().make_nonces(tmp_path)
