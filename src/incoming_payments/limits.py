@@ -120,7 +120,7 @@ REQUEST_SOCKETS_MAX: Final = 2  # addresses of one name to which an async client
 CLIENT_CONNECTIONS_MAX: Final = 256  # connections of one async client; the process needs descriptors elsewhere too
 BREAKER_FAILURES_MAX: Final = 5  # failures in a row after which a client stops sending; fewer may be a coincidence
 BREAKER_OPEN_S_MIN: Final = 0.5  # the length of the first pause without requests
-BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause, by which the service may resume later than the other system
+BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause; after an outage, the service may resume this much later
 
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB

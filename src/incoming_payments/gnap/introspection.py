@@ -187,7 +187,7 @@ def _jwk(key: object) -> dict[str, Any]:
     if not isinstance(jwk, dict):
         text = "the authorization server gives no JWK with the proof method httpsig as the key of the access token"
         found = (
-            ("a key that has no JWK, or whose proof method is not httpsig")
+            "a key that has no JWK, or whose proof method is not httpsig"
             if isinstance(key, dict)
             else "no key by value"
         )

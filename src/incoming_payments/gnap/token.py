@@ -38,7 +38,7 @@ class AccessToken:
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 of the token. Look up tokens by this digest, so that the time of a comparison is no secret."""
+        """The SHA-256 of the token. Look up tokens by this digest, so that response times reveal no token."""
         return hashlib.sha256(self.value.encode("ascii")).digest()
 
 

@@ -22,9 +22,8 @@ from incoming_payments.httpsig.ed25519 import SMALL_ORDER_Y, D, P, public_key
 from incoming_payments.wire.strict import read_object
 
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9\-_]*")
-_KID: Final = re.compile(
-    rf"[ -~]{{1,{limits.KEY_ID_CHARS_MAX}}}"
-)  # a String, which is printable ASCII (RFC 9651 §3.3.3)
+# a String, which is printable ASCII (RFC 9651 §3.3.3)
+_KID: Final = re.compile(rf"[ -~]{{1,{limits.KEY_ID_CHARS_MAX}}}")
 
 _ALGORITHMS: Final = {algorithm.value: algorithm for algorithm in Algorithm} | {"Ed25519": Algorithm.ED25519}
 
@@ -103,9 +102,8 @@ def _public_key(members: Mapping[str, object], scheme: Scheme) -> object:
     return _rsa_numbers(members).public_key()
 
 
-@lru_cache(
-    maxsize=limits.KEYS_REMEMBERED_MAX
-)  # cached, because a check takes longer than a verification, and each request loads its key again
+# cached, because a check takes longer than a verification, and each request loads its key again
+@lru_cache(maxsize=limits.KEYS_REMEMBERED_MAX)
 def _check_ed25519(encoded: bytes) -> None:
     y = int.from_bytes(encoded, "little") & (2**255 - 1)  # the highest bit is the sign of x
     if y >= P:

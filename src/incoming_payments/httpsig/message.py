@@ -80,9 +80,8 @@ class RequestMessage:
         scheme, authority = scheme.lower(), host.lower()
         if port and port.lstrip("0") != _DEFAULT_PORTS[scheme]:  # leave out the default port (RFC 9421 §2.2.3)
             authority = f"{authority}:{port}"
-        return Target(
-            self.target_uri, scheme, authority, path or "/", query
-        )  # write an empty path as a slash (RFC 9421 §2.2.6)
+        # an empty path counts as a slash (RFC 9421 §2.2.6)
+        return Target(self.target_uri, scheme, authority, path or "/", query)
 
     @property
     def query_parameters(self) -> Mapping[str, list[str]]:

@@ -275,7 +275,7 @@ def _first_error(error: Exception) -> MalformedJson:
         error = error.exceptions[0]
     if isinstance(error, ForbiddenExtraKeysError):
         unknown = ".".join([*path, printable(min(error.extra_fields))])
-        return MalformedJson(f"{unknown} is not a member of this body: leave out this member", member=unknown)
+        return MalformedJson(f"{unknown} is not a member that a request can set: leave it out", member=unknown)
     if isinstance(error, KeyError):
         missing = ".".join(path)
         return MalformedJson(f"{missing} is missing", member=missing)

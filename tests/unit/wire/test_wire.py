@@ -252,7 +252,7 @@ EXPIRY = "must be an RFC 3339 date-time with an offset, such as 2026-02-03T23:20
 NO_URL = "must be an absolute http or https URL, in ASCII, of at most 2048 characters"
 NO_BOOLEAN = "must be an integer, not a boolean"
 NO_FRACTION = "must be an integer, not a number with a fraction or exponent"
-NOT_SET = "is not a member of this body: leave out this member"
+NOT_SET = "is not a member that a request can set: leave it out"
 TOO_LARGE = "is larger than 8192 bytes as compact JSON: send smaller metadata"
 SERVER_SET = ["id", "createdAt", "updatedAt", "completed", "receivedAmount", "methods"]
 

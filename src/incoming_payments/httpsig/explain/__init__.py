@@ -38,7 +38,7 @@ def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     >>> request = RequestMessage("GET", "https://ase.example/pay", (("Signature", "undefined"),))
     >>> evidence = Evidence(request, {}, Policy(), datetime(2030, 1, 1, tzinfo=UTC))
     >>> print(explain(SignatureRefused("signature_missing", "the request is not signed"), evidence).causes[0])
-    likely: Signature is the text undefined: a layer below the signer repeated the request unsigned
+    likely: Signature is the text undefined: software below the signer repeated the request and did not sign it
     """
     cause = refusal.__cause__  # set when a caller of `verify` replaces the refusal of `verify` by another refusal
     case = open_case(evidence, cause.code if isinstance(cause, SignatureRefused) else refusal.code)

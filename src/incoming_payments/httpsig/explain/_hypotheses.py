@@ -373,11 +373,10 @@ _INVALID: Final = {Code.SIGNATURE_INVALID}
 _REPLAYED: Final = {"nonce_used", "request_repeated"}  # codes of `flows.authenticate`
 
 HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order of the trials, the most common mistake first
-    Hypothesis("undefined", _FORM, _undefined, "{said}: software below the signer repeated the request and did not "
-        "sign "
-        "it"),
-    Hypothesis("cavage", _FORM, _cavage, "the client signs in the form of draft-cavage-http-signatures instead of RFC "
-        "9421"),
+    Hypothesis("undefined", _FORM, _undefined,
+        "{said}: software below the signer repeated the request and did not sign it"),
+    Hypothesis("cavage", _FORM, _cavage,
+        "the client signs in the form of draft-cavage-http-signatures instead of RFC 9421"),
     Hypothesis("form", _FORM, _form, "the signature fields do not have the form of RFC 9421 section 4: {said}"),
     Hypothesis("fields_missing", {Code.SIGNATURE_MISSING}, _fields_missing, "{said}: the client did not sign the"
         " request, or a proxy or a framework removed these fields"),
@@ -395,17 +394,14 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order of the trials, the
     Hypothesis("lost_field", _ABSENT, _each(_lost_field, complete=False), "the client signed {said}"),
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
     Hypothesis("digest_of", _DIGEST, _digest_of, "the digest belongs to {said}, and not to the received bytes"),
-    Hypothesis("body_changed", _CHANGED, _each(_body_changed), "the client signed {said}: a proxy or the client "
-        "changed "
-        "the "
-        "body "
-        "afterwards", proves=False),
+    Hypothesis("body_changed", _CHANGED, _each(_body_changed),
+        "the client signed {said}: a proxy or the client changed the body afterwards", proves=False),
     *(Hypothesis(part, _INVALID, _each(_target(part)), f"the client signed {{said}}: another {part} than the"
         " service expects; compare base_url and the settings of the proxy") for part in _PARTS),
     Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),
     Hypothesis("token", _INVALID, _each(_token), "the client signed authorization as {said}"),
-    Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key {said}, but sent another "
-        "keyid"),
+    Hypothesis("other_key", _INVALID, _each(_other_key),
+        "the client signed with its key {said}, but sent another keyid"),
     Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, but the JWK names"
         " another algorithm"),
     Hypothesis("der", _INVALID, _each(_der), "the signature is in DER: send r and s as raw bytes, one after the other"),

@@ -91,21 +91,18 @@ def of_assets(hosted: Mapping[str, Asset], of_peers: Mapping[str, Asset], tolera
             )
         if asset.scale >= UINT64_DIGITS_MAX:
             yield (
-                f"{name}.asset_scale is {asset.scale}, so the largest possible amount is less than one "
-                f"{asset.code}: write "
-                "the number of digits after the decimal point, such as 2 for cents"
+                f"{name}.asset_scale is {asset.scale}, so the largest possible amount is less than one {asset.code}: "
+                "write the number of digits after the decimal point, such as 2 for cents"
             )
     for name, asset in of_peers.items():
         if hosted and asset not in hosted.values():
             yield (
-                f"{name} has the asset {asset.code} at scale {asset.scale}, but no wallet address has this "
-                "asset, so this peer cannot pay: correct asset_code and asset_scale, or add a wallet "
-                "address with this asset"
+                f"{name} has the asset {asset.code} at scale {asset.scale}, but no wallet address has this asset, "
+                "so this peer cannot pay: correct asset_code and asset_scale, or add a wallet address with this asset"
             )
     for name, asset in hosted.items():
         if tolerance_units > 10**asset.scale:
             yield (
-                f"ilp.tolerance_units is {tolerance_units}, which is more than one {asset.code} in the minor "
-                f"units of {name}: write the number of minor units by which a packet may exceed "
-                "incomingAmount, such as 1"
+                f"ilp.tolerance_units is {tolerance_units}, which is more than one {asset.code} in the minor units of "
+                f"{name}: write the number of minor units by which a packet may exceed incomingAmount, such as 1"
             )

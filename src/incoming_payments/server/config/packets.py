@@ -50,9 +50,9 @@ class IlpTable:
     )
     secret_files: tuple[ServerSecret, ...] = setting(
         "files that each contain a secret, newest first. A secret is 32 random bytes or more in hexadecimal. "
-        "The service derives addresses and shared secrets from it, so each secret can decrypt STREAM "
-        "packets. To rotate the secret, put a new file in front. Remove an "
-        "old secret when all payments that were created with it have completed or expired",
+        "The service derives addresses and shared secrets from it, so each secret can decrypt STREAM packets. "
+        "To rotate the secret, put a new file in front. Remove an old secret when all payments that were created "
+        "with it have completed or expired",
         check=_files(SERVER_SECRETS_MAX),
         written='["{secret}"]',
     )

@@ -139,7 +139,9 @@ class LimitsTable:
         "never",
         written="2592000",
     )
-    metadata_bytes_max: int = setting("the greatest size of `metadata` in bytes, as JSON", METADATA_BYTES_DEFAULT)
+    metadata_bytes_max: int = setting(
+        "the greatest size of `metadata`, in bytes of compact JSON", METADATA_BYTES_DEFAULT
+    )
     metadata_depth_max: int = setting("the greatest nesting depth of `metadata`", METADATA_DEPTH_DEFAULT)
     signature_age_s: int = setting(
         "the greatest age of a signature, in seconds",

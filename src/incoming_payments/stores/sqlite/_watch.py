@@ -98,9 +98,8 @@ class FileWatch:
     def refusal(self) -> StoreStopped:
         """Return the error that every call of a stopped store raises."""
         return StoreStopped(
-            f"the store of {self.path} has stopped: {self._why}. The store accepts no more calls. Check the "
-            f"disk and the "
-            "files, end every process that uses the database, and start again"
+            f"the store of {self.path} has stopped: {self._why}. The store accepts no more calls. "
+            "Check the disk and the files, end every process that uses the database, and start again"
         )
 
     def note_database(self) -> None:

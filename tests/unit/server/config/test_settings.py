@@ -855,7 +855,7 @@ def test_file_that_is_not_toml_is_refused(load: Load, tmp_path: Path, text: str 
     ("name", "says"),
     [
         ("none.toml", "does not exist: give another file with --config, or create it with `incoming-payments init FOL"),
-        ("folder", "is a folder: give the name of a file"),
+        ("folder", "is a folder: give the path of a file"),
         ("file/configuration.toml", "cannot be read: Not a directory"),
     ],
 )
