@@ -85,7 +85,7 @@ CLOCK_SKEW_S_MAX: Final = 3600  # the largest setting; a clock that is an hour o
 EXPLAIN_VERIFICATIONS_MAX: Final = 128  # trials of one diagnosis, which take at most 0.1 s; a signature needs about 80
 EXPLAIN_CAUSES_MAX: Final = 6  # causes in one diagnosis, because a person reads only the first few
 EXPLAIN_CHARS_MAX: Final = 8 * 1024  # the length of one diagnosis; an honest request needs about 1,000 characters
-SECRET_PIECE_CHARS_MIN: Final = 8  # the shortest piece of a secret that no error and no diagnosis shows
+SECRET_PIECE_CHARS_MIN: Final = 8  # the shortest piece of a secret that errors and diagnoses hide
 EXPLAIN_VALUE_CHARS_MAX: Final = 200  # the length of one value in a diagnosis, such as a target URI or a keyid
 EXPLAINED_A_MINUTE_MAX: Final = 10  # diagnoses of one host; ten are enough to find a mistake, and cannot fill a log
 
@@ -173,7 +173,9 @@ STORE_QUEUE_MAX: Final = 10_000  # the number of waiting updates at which the st
 STORE_READERS_MAX: Final = 8  # connections that read, and threads that read for asyncio
 STORE_SLICE_PAYMENTS_MAX: Final = 2_000  # payments of a list that one read passes over, which takes some milliseconds
 STORE_SLOW_READ_S_MIN: Final = 0.001  # longer reads in the thread of an event loop count against the next two limits
-STORE_SLOW_READS_SHARE_MAX: Final = 0.05  # the share of a loop's time, so that other requests are at most 5 % slower
+STORE_SLOW_READS_SHARE_MAX: Final = (
+    0.05  # the share of an event loop's time for slow reads; more would delay other requests
+)
 STORE_SLOW_READS_S_MAX: Final = 0.05  # seconds of slow reads in a row; a busy processor makes some reads slow, too
 STORE_LOG_FRAMES_MAX: Final = 1_000  # pages in SQLite's log before a checkpoint, as in SQLite's own default
 STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # the size to which SQLite shortens a log that it uses again

@@ -2,7 +2,7 @@
 
 The last segment of the ILP address is the payment id, encrypted by AES-SIV (RFC 5297). The encryption is deterministic,
 so a payment always has the same address. The encryption authenticates the id and the address prefix. So the service
-refuses an address that it did not issue without a database query. The shared secret of a payment is an HMAC of the
+needs no database query to refuse an address that it did not issue. The shared secret of a payment is an HMAC of the
 segment.
 
 All keys are derived from a list of server secrets. New addresses are encrypted with the first secret. Each secret still

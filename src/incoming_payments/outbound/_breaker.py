@@ -21,10 +21,10 @@ class Breaker:
     doubles with each failed probe, up to `limits.BREAKER_OPEN_S_MAX`. Any answer of the server ends the pause.
 
     A client chooses the content of its requests, and a server may fail to answer some content. So a failed request of a
-    client only causes a probe, and the outcome of the probe decides. The probe has content that no client chooses. A
-    server may also fail to answer a probe with unknown content. So a trial may replace a probe. A trial is a request
-    that the server has answered before. Probes and trials take separate turns, so that an attacker that causes probes
-    cannot delay a trial.
+    client only causes a probe, and the outcome of the probe decides. No client chooses the content of a probe. A
+    healthy server may still fail to answer a probe, because its content is unknown. So a trial may replace a probe. A
+    trial is a request that the server has answered before. Probes and trials take separate turns, so that an attacker
+    that causes probes cannot delay a trial.
     """
 
     def __init__(self) -> None:

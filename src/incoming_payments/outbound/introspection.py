@@ -106,7 +106,7 @@ class _Introspector:
         """Start with no token and no connection."""
         self._breaker = Breaker()
         self._flights = self._flights_type()
-        # the bytes of the answers; a client chooses its key, and a value can take many times its bytes
+        # cache the bytes of an answer, because a client chooses its key, and a parsed key can take many times as much
         self._cache = _Recent[tuple[float, bytes]](self._cache_tokens)
         # the digests of the tokens that were active at their last introspection
         self._active = _Recent[bool](ACTIVE_TOKENS_MAX)

@@ -257,7 +257,7 @@ class IncomingPayments(Service[Ports]):
     argument `payment` of a method is the URL of a payment, in any spelling, or its id. A process that only credits
     money needs only the store.
 
-    Raises `ConfigurationError` for an argument of a wrong type, if there is no store, and for a receiver that cannot
+    Raises `ConfigurationError` when an argument has a wrong type, when there is no store, or when the receiver cannot
     decrypt the addresses that `ports.methods` allocates.
 
     >>> from incoming_payments.flows.policy import ServicePolicy

@@ -255,7 +255,8 @@ def test_failed_fetch_never_drops_good_keys(
             keys.find(client(peer), "new")
     (line,) = caplog.records
     assert line.__dict__["event"] == "document_refresh_failed"
-    start = "incoming payments: a refresh failed, so a document that is 301 s old stays in use: "
+    start = "incoming payments: a document could not be fetched again, so the cached document, which is 301 s old, "
+    start += "stays in use: "
     start += f"{client(peer)}/jwks.json cannot be used: "
     assert line.getMessage().startswith(start)
 

@@ -99,8 +99,8 @@ def test_broken_file_keeps_the_old_settings(bank: Bank) -> None:
         await_lines(bank.log, "was read again")
         assert code_of(client.create()) == (401, "invalid_token")
     says = (
-        "ERROR incoming_payments.server.reload configuration_refused: incoming payments: the configuration is not used,"
-        f" and the old settings stay: {bank.configuration}: peer[0].token_files[0]: "
+        "ERROR incoming_payments.server.reload configuration_refused: incoming payments: the new configuration has "
+        f"an error, so the old settings stay: {bank.configuration}: peer[0].token_files[0]: "
         f"{bank.folder / PEER_TOKEN} must hold a token"
     )
     assert says in bank.log.read_text("utf-8")
@@ -149,10 +149,7 @@ def test_setting_that_needs_a_restart_stays(
     with caplog.at_level(logging.WARNING):
         reloadable.reload()
 
-    text = (
-        f"incoming payments: {folder / CONFIGURATION}: {name} has changed, but the old value stays needs a "
-        "restart; the old value stays"
-    )
+    text = f"incoming payments: {folder / CONFIGURATION}: {name} has changed, but the old value stays until a restart"
     assert text in caplog.messages
     before, after = used
     assert after.introspector.introspect(TokenQuery(AccessToken("NEW-TOKEN"), "read")) is not None
@@ -170,7 +167,7 @@ def test_changed_authorization_server_needs_a_restart(folder: Path, caplog: pyte
     new = '\n[authorization_server]\nurl = "https://auth.bank.example/x"\ndialect = "rafiki"\n'
     edit(folder, "\n# [authorization_server]\n", new)
     reloadable.reload()
-    assert "[authorization_server] has changed, but the old value stays needs a restart" in caplog.text
+    assert "[authorization_server] has changed, but the old value stays until a restart" in caplog.text
     assert used[1].given.authorization_server is None
 
 

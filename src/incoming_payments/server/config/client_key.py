@@ -76,7 +76,7 @@ def _hint(jwk: Mapping[str, object], member: object) -> str | None:
 
 
 def _kind(kty: object, crv: object) -> str:
-    """Return the kind of a key as its members `kty` and `crv` give it."""
+    """Return the text that names the kind of a key, from its members `kty` and `crv`."""
     parts = [("kty", kty)] if kty == "RSA" else [("kty", kty), ("crv", crv)]
     return " and ".join(f'no "{name}"' if value is None else f'"{name}": {_shown(value)}' for name, value in parts)
 

@@ -98,7 +98,7 @@ class PeerTable:
     ilp_address: str | None = setting(
         "the ILP address that the service gives to the peer on an ILDCP request",
         None,
-        "the `name` of the peer below the `address` of the service",
+        "the `address` of the service, a dot, and the `name` of the peer",
         written='"test.bank.connector"',
     )
 

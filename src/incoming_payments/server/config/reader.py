@@ -55,9 +55,9 @@ class _WrongType(ConfigurationError):
 
 
 def read(root: type[T], document: Mapping[str, Any], hooks: Mapping[Any, Callable[[Any], Any]]) -> T:
-    """Return the configuration in `document` as a value of `root`, which holds values of the classes of its tables.
+    """Return the configuration in `document` as a `root`, with an object of the right class for each table.
 
-    `hooks` are the functions that make the values of further types. A hook raises `InvalidValue`, or
+    `hooks` are the functions that make values, by type. A hook raises `InvalidValue`, or
     `ConfigurationError` with a description whose subject is the setting. Raises `ConfigurationError` when a setting is
     missing, unknown, of the wrong type or invalid.
     """

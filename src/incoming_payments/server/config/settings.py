@@ -121,7 +121,7 @@ def _toml_error(reason: str) -> str:
 
 
 def _hooks(files: Files) -> dict[Any, Callable[[Any], object]]:
-    """Return, for each type of this library, the function that reads settings of the type."""
+    """Return the functions that read the settings of this library's own types, by type."""
     return {
         AccessToken: AccessToken,
         ClientKey: partial(read_client_key, files),

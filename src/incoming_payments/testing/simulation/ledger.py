@@ -229,9 +229,7 @@ class Ledger:
         found = [(str(event.kind), event.at, event.received.value, event.credit_id) for event in events]
         with_peer = [event.credit_id for event in events if event.peer is not None]
         if with_peer != [event.credit_id for event in events if (event.credit_id or "").startswith(STREAM_CREDITS)]:
-            raise Mismatch(
-                f"the events of packets and no other events must name a peer, but these events name a peer: {with_peer}"
-            )
+            raise Mismatch(f"exactly the events of packets must name a peer, but these events name a peer: {with_peer}")
         if found != self.events:
             raise Mismatch(f"the events should be {self.events} but are {found}")
         _check_history(self, events)

@@ -118,7 +118,7 @@ class SendPacket(Operation):
         return world.flows.receive_packet(self.octets, peer=self.peer, receiver=process.receiver, clock=clock)
 
     def expect(self, ledger: Ledger, now: datetime) -> Expected:
-        require(self.intent in _FULFILLABLE, f"a packet is credited although its purpose is: {self.intent.value}")
+        require(self.intent in _FULFILLABLE, f"a packet with this purpose must not be credited: {self.intent.value}")
         amount, in_time = self.prepare.amount, self._in_time(now)
         return ledger.expect_packet(self.prepare.condition, amount, self.peer.asset, now, in_time=in_time)
 

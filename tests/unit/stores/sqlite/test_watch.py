@@ -319,7 +319,7 @@ def test_log_in_use_is_written_again_by_each_process(path: Path, monkeypatch: py
         id = create(other)
         monkeypatch.setattr(_disk, "sync", fails(errno.EIO))
         if how == "another store":
-            with pytest.raises(StoreStopped, match="its log cannot be written and synced"):
+            with pytest.raises(StoreStopped, match="the log cannot be written and synced"):
                 SqliteStore(path)
         else:
             child = os.fork()
