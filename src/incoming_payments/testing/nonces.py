@@ -24,7 +24,7 @@ from pathlib import Path
 try:
     import pytest
 except ImportError as error:
-    raise ImportError("the nonce contract suite needs pytest: pip install 'incoming-payments[testing]'") from error
+    raise ImportError("the nonce contract suite needs pytest: run pip install 'incoming-payments[testing]'") from error
 
 from incoming_payments.errors import ClockBehind, StoreUnavailable
 from incoming_payments.ports import Nonces
