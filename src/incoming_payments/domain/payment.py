@@ -234,12 +234,12 @@ class IncomingPayment:
         if progress.received.asset != terms.asset:
             raise InvalidValue("receivedAmount must be in the asset of the payment", member="receivedAmount")
         if progress.updated_at < terms.created_at:
-            raise InvalidValue("updatedAt must not lie before createdAt", member="updatedAt")
+            raise InvalidValue("updatedAt must not be before createdAt", member="updatedAt")
         if progress.closed_at is not None and progress.closed_at < terms.created_at:
-            raise InvalidValue("closedAt must not lie before createdAt", member="closedAt")
+            raise InvalidValue("closedAt must not be before createdAt", member="closedAt")
         announced_at = progress.expiry_announced_at
         if announced_at is not None and (terms.expires_at is None or announced_at <= terms.expires_at):
-            raise InvalidValue("expiryAnnouncedAt must lie after expiresAt", member="expiryAnnouncedAt")
+            raise InvalidValue("expiryAnnouncedAt must be after expiresAt", member="expiryAnnouncedAt")
 
     @property
     def id(self) -> PaymentId:

@@ -192,7 +192,7 @@ class Documents(Generic[T]):
     def _keep(self, entry: Entry[T]) -> None:
         """Make `entry` the most recently used entry. A full cache first drops an entry that has no document.
 
-        The cache drops an entry with a fetch in flight last, because a second fetch of that URL could then begin.
+        Entries with a fetch in flight stay longest, because a second fetch of a dropped URL could begin.
         """
         self._entries.pop(entry.url, None)
         if len(self._entries) >= DOCUMENTS_MAX:

@@ -43,7 +43,7 @@ class Parent:
 
     @contextmanager
     def worker(self, plan: Plan, silence_s: float) -> Iterator[Worker]:
-        """Fork a worker. Its reports raise `TimeoutError` when `silence_s` seconds pass without a report."""
+        """Fork a worker. Its iterator of reports raises `TimeoutError` after `silence_s` seconds of silence."""
         channel, other = socket.socketpair()
         with channel, channel.makefile("rb") as lines:
             channel.settimeout(silence_s)

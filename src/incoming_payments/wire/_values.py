@@ -180,7 +180,7 @@ def parse_date_time(text: str) -> datetime:
         try:
             return isoparse(text.upper()).astimezone(UTC)
         except (ValueError, OverflowError):
-            pass  # a time such as 30 February, second 60, or one in a year that is out of range in UTC
+            pass  # the time does not exist, has second 60, or is out of range in UTC
         if text[17:19] == "60":
             wanted = "has second 60, but this service cannot store leap seconds: write second 59, or the next minute"
             raise InvalidValue(f"expiresAt {wanted}", member="expiresAt")

@@ -135,7 +135,7 @@ def test_create_accepts_expiries_at_both_bounds(expires_at: datetime) -> None:
 
 
 def test_create_accepts_expiries_up_to_a_year_by_default() -> None:
-    """By default, `expiresAt` may lie at most 366 days ahead."""
+    """By default, `expiresAt` may be at most 366 days in the future."""
     assert a_creation(expires_in_s=366 * 86400).answer.expires_at == NOW + timedelta(days=366)
     with pytest.raises(TermsRefused) as caught:
         a_creation(expires_in_s=366 * 86400 + 1)

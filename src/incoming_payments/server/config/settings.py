@@ -82,7 +82,7 @@ def load_settings(path: str | os.PathLike[str], *, clock: Callable[[], datetime]
 
 
 def reloaded(old: Settings, new: Settings) -> tuple[Settings, list[str]]:
-    """Return `new`, but with the old values of settings that need a restart. Also return the names of changed ones."""
+    """Return `new`, but with the old values of settings that need a restart, and the names of those that changed."""
     fixed = {name: getattr(old.given, name) for name in NEED_RESTART}
     settings = _settings(evolve(new.given, **fixed), new.path)
     names = [changed for name, value in fixed.items() for changed in differences(name, value, getattr(new.given, name))]

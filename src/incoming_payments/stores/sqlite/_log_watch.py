@@ -66,7 +66,7 @@ class LogWatch:
         self._last = None
 
     def is_new_committer(self) -> bool:
-        """Mark this connection as the last one to commit, and return whether it was not already the last one."""
+        """Mark this connection as the last one to commit. Return false if it was already the last one."""
         return self._files.is_new_committer(self._tag)
 
     def after_commit(self) -> int:

@@ -39,7 +39,7 @@ logger = logging.getLogger("incoming_payments.stores.sqlite")
 
 
 class DecideRaised(Exception):
-    """The exception of a function that a caller gave. Only that caller gets the exception."""
+    """The exception of a caller's own function. Only that caller gets the exception."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -94,7 +94,7 @@ class Task:
     flow: Flow[Any]
     clock: Clock  # the clock of the process in which the call started
     began: datetime
-    now: datetime  # the time at which the call began, or after the decision the time of the decision
+    now: datetime  # the time of the decision; until the decision, the time at which the call began
     place: int = 0  # the index in the scheduler's list of tasks
     answered_before: tuple[int, bool] = (
         0,
