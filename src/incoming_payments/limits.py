@@ -173,9 +173,7 @@ STORE_QUEUE_MAX: Final = 10_000  # the number of waiting updates at which the st
 STORE_READERS_MAX: Final = 8  # connections that read, and threads that read for asyncio
 STORE_SLICE_PAYMENTS_MAX: Final = 2_000  # payments of a list that one read passes over, which takes some milliseconds
 STORE_SLOW_READ_S_MIN: Final = 0.001  # longer reads in the thread of an event loop count against the next two limits
-STORE_SLOW_READS_SHARE_MAX: Final = (
-    0.05  # the share of an event loop's time for slow reads; more would delay other requests
-)
+STORE_SLOW_READS_SHARE_MAX: Final = 0.05  # the share of a loop's time for slow reads, which delay other requests
 STORE_SLOW_READS_S_MAX: Final = 0.05  # seconds of slow reads in a row; a busy processor makes some reads slow, too
 STORE_LOG_FRAMES_MAX: Final = 1_000  # pages in SQLite's log before a checkpoint, as in SQLite's own default
 STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # the size to which SQLite shortens a log that it uses again
