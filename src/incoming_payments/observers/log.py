@@ -45,7 +45,7 @@ class LogEvent(enum.StrEnum):
     EXPLANATION_FAILED = "explanation_failed", "a refused signature could not be explained. The line has the traceback"
     BODY_NOT_READ = (
         "body_not_read",
-        "no byte of an announced body arrived, or the server failed to read the body",
+        "no byte of an announced body arrived, perhaps because other code has read it, or the server failed to read it",
     )
     WRONG_MOUNT = "wrong_mount", "a request got 404, but would reach the service with another `mount`"
     SETTING_SUSPECTED = "setting_suspected", "a setting of the service may be the reason for a refused request"
@@ -57,7 +57,7 @@ class LogEvent(enum.StrEnum):
     CONFIGURATION_READ = "configuration_read", "`serve` has read its configuration again after SIGHUP"
     CONFIGURATION_REFUSED = (
         "configuration_refused",
-        "the configuration was wrong after SIGHUP, so the old settings stay",
+        "after SIGHUP, `serve` found an error in its configuration, so the old settings stay",
     )
     CONFIGURATION_WARNING = "configuration_warning", "a setting is probably a mistake, or needs a restart after SIGHUP"
     WORKER_LOST = (
