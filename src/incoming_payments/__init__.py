@@ -1,12 +1,12 @@
 """Receive payments over Open Payments, in the backend of an account servicing entity (ASE).
 
-A host holds one `IncomingPayments`, or one `AsyncIncomingPayments`. This object has a method for each use case:
-`handle` answers an HTTP request, `create` makes a payment for the host's own app, and `receive` credits money from any
-payment rail. The host passes `Ports` (its store, wallet addresses, authorization server and payment methods) and a
-`ServicePolicy`. `hosts` has adapters for WSGI and ASGI.
+A host makes one `IncomingPayments` or one `AsyncIncomingPayments`. This object has a method for each use case. For
+example, `handle` answers an HTTP request, `create` makes a payment for the host's own app, and `receive` credits money
+from any payment rail. The host passes `Ports` (its store, wallet addresses, authorization server and payment methods)
+and a `ServicePolicy`. `hosts` has adapters for WSGI and ASGI.
 
 This module also has the Protocols of the ports, the values, and every exception. `incoming_payments.stores` has the
-names for the author of a store. The flows behind the methods are in the modules of `flows`.
+names that the author of a store needs. The modules of `flows` implement the use cases.
 """
 
 from incoming_payments.domain.amount import (

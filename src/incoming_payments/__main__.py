@@ -1,4 +1,4 @@
-"""`python -m incoming_payments` is the command `incoming-payments`."""
+"""Run the command `incoming-payments` by `python -m incoming_payments`."""
 
 import sys
 

@@ -81,8 +81,10 @@ class IncomingPaymentsError(Exception):
 
 
 class InvalidValue(IncomingPaymentsError, ValueError, code="invalid_value"):
-    """A value cannot be built from these arguments. `details["member"]` is the name of the wrong value, if the value
-    has a name."""
+    """An argument of a value is invalid.
+
+    `details["member"]` is the name of the wrong argument, if it has a name.
+    """
 
 
 # --- input that cannot be read -----------------------------------------------------------------
@@ -93,7 +95,7 @@ class Malformed(IncomingPaymentsError, code="malformed"):
 
 
 class MalformedJson(Malformed, code="invalid_body"):
-    """A body is not JSON, or not the JSON that is expected. `details["member"]` is the path of the wrong member."""
+    """A body is not JSON, or has a wrong member. `details["member"]` is the path of the wrong member."""
 
 
 class MalformedIdempotencyKey(Malformed, code="invalid_idempotency_key"):
@@ -135,18 +137,19 @@ class MalformedPacket(Malformed, code="malformed_packet"):
 
 
 class Refused(IncomingPaymentsError, code="refused"):
-    """The request is valid, but not allowed. `hint` names a setting of the host that may be the reason, or is empty.
+    """The request is valid, but not allowed. `hint` is empty, or names a setting of the host that may be the reason.
 
-    The hint is for the log of the host only.
+    Only the log of the host shows the hint.
     """
 
     hint: str = ""
 
 
 class TokenRefused(Refused, code="invalid_token"):
-    """No usable access token: `token_missing`, `invalid_token`, `token_expired` or `insufficient_rights`.
+    """The request has no usable access token: `token_missing`, `invalid_token`, `token_expired` or
+    `insufficient_rights`.
 
-    The code `key_unusable` means that the token is bound to no key that this service can use.
+    The code `key_unusable` means that this service cannot use the key to which the token is bound.
     """
 
     def __init__(self, code: str, description: str, **details: object) -> None:
@@ -158,7 +161,7 @@ class SignatureRefused(Refused, code="invalid_signature"):
     """The signature does not satisfy the policy.
 
     `code` is an `httpsig.Code`, or `key_unusable`, `nonce_used`, `nonce_unsupported` or `request_repeated`. `evidence`
-    is an `httpsig.Evidence` if the caller of `verify` kept one for its log.
+    is an `httpsig.Evidence` if the caller of `verify` kept the evidence for its log.
     """
 
     def __init__(self, code: str, description: str, **details: object) -> None:
@@ -168,38 +171,42 @@ class SignatureRefused(Refused, code="invalid_signature"):
 
 
 class AccessForbidden(Refused, code="forbidden"):
-    """The token has the right, but not for this wallet address or for a payment of another client."""
+    """The token has the right, but not for this wallet address, or not for payments of other clients."""
 
 
 class PolicyRefused(Refused, code="refused_by_policy"):
-    """A rule of the host refuses. The ports of the host raise this exception.
+    """A rule of the host refuses the request or the packet. The ports of the host raise this exception.
 
-    A client gets 403 with this description. The sender of a packet gets F99 with it, encrypted for the sender.
+    A client gets 403 with this description. The sender of a packet gets F99 with the description, which is encrypted
+    for the sender.
     """
 
 
 class TermsRefused(Refused, code="invalid_terms"):
-    """A payment cannot have these terms. `details["member"]` is the name of the wrong member."""
+    """The terms of a payment are invalid. `details["member"]` is the name of the wrong member."""
 
 
 class PaymentRefused(Refused, code="payment_refused"):
-    """The payment cannot take this credit. The subclass names the reason."""
+    """The payment cannot accept this credit. The subclass shows the reason."""
 
 
 class PaymentCompleted(PaymentRefused, code="payment_completed"):
-    """The payment received its `incomingAmount`, or its client closed it. Spec section 3, row 1."""
+    """The payment has received its `incomingAmount`, or its client has closed the payment (spec section 3, row 1)."""
 
 
 class PaymentExpired(PaymentRefused, code="payment_expired"):
-    """The `expiresAt` of the payment has passed. Spec section 3, row 2."""
+    """The `expiresAt` of the payment has passed (spec section 3, row 2)."""
 
 
 class AmountOverflow(PaymentRefused, code="amount_overflow"):
-    """The total would pass 2**64 - 1."""
+    """The total received would exceed 2**64 - 1."""
 
 
 class AmountTooLarge(PaymentRefused, code="amount_too_large"):
-    """A packet has more money than the payment can still take: `remaining` minor units. Nothing was credited."""
+    """A packet has more money than the payment can still accept, and was not credited.
+
+    The payment can still accept `remaining` minor units.
+    """
 
     def __init__(self, description: str, *, remaining: int) -> None:
         super().__init__(description, remaining=remaining)
@@ -223,7 +230,7 @@ class IdempotencyKeyReused(Refused, code="idempotency_key_reused"):
 
 
 class CursorNotFound(Refused, code="unknown_cursor"):
-    """The cursor names no payment of the list, or a payment that the caller may not know of."""
+    """The cursor does not name a payment of the list, or the caller may not know that this payment exists."""
 
 
 class PacketExpired(Refused, code="packet_expired"):
@@ -231,7 +238,7 @@ class PacketExpired(Refused, code="packet_expired"):
 
 
 class ApprovalPending(Refused, code="approval_pending"):
-    """The host has not decided yet. Nothing was stored; the same request may be approved later."""
+    """The host has not decided yet. Nothing was stored, and the host may approve the same request later."""
 
 
 class QuotaExceeded(Refused, code="too_many_requests"):
@@ -251,11 +258,11 @@ class WalletAddressNotFound(Refused, code="unknown_wallet_address"):
 
 
 class WalletAddressInactive(Refused, code="inactive_wallet_address"):
-    """The wallet address takes no new payments. Its existing payments still receive money."""
+    """The wallet address accepts no new payments. Its existing payments still receive money."""
 
 
 class HttpRefused(Refused, code="http_error"):
-    """HTTP defines a `status` for this refusal. `headers` are the header fields that belong to the response."""
+    """A refusal with a `status` that HTTP defines. `headers` are the header fields that belong to the response."""
 
     def __init__(self, status: int, code: str, description: str, *, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(description)
@@ -270,16 +277,16 @@ class HttpRefused(Refused, code="http_error"):
 class PortUnavailable(IncomingPaymentsError, code="port_unavailable"):
     """A port cannot answer now, because a system that it depends on does not answer. The same call may work later.
 
-    Clients get 503 with the code, peers get T00, and the description is for the log of the host only.
+    Clients get 503 with the code, and peers get T00. Only the log of the host shows the description.
     """
 
 
 class AuthorizationServerUnavailable(PortUnavailable, code="authorization_server_unavailable"):
-    """The authorization server does not answer, or its answer does not say whether the token is active."""
+    """The authorization server does not answer, or its answer does not show whether the token is active."""
 
 
 class ApprovalUnavailable(PortUnavailable, code="acceptance_unavailable"):
-    """The approval port of the host failed, or did not answer within its bound. Nothing was stored."""
+    """The approval port of the host failed, or did not answer in time. Nothing was stored."""
 
 
 class ClientKeysUnavailable(PortUnavailable, code="client_keys_unavailable"):
@@ -287,10 +294,10 @@ class ClientKeysUnavailable(PortUnavailable, code="client_keys_unavailable"):
 
 
 class ClockBehind(PortUnavailable, code="clock_behind"):
-    """A nonce cannot be checked: a clock that was ahead has removed the record of nonces of this time.
+    """A nonce cannot be checked, because a process whose clock was ahead has removed the nonces of this time.
 
-    Nonces are accepted again when the clock passes the time that the description names. A single request that was
-    delayed for longer than the clock skew gets this error too.
+    The service accepts nonces again when the clock has passed the time in the description. A request that was delayed
+    for longer than the clock skew may get this error too.
     """
 
 
@@ -305,16 +312,16 @@ class StoreError(IncomingPaymentsError, code="store_error"):
 class StoreUnavailable(StoreError, PortUnavailable, code="store_unavailable"):
     """The store cannot answer now: the file is locked or read-only, or the disk is full.
 
-    Repeat the same call; credit ids make the retry safe.
+    Repeat the same call. Credit ids make the retry safe.
     """
 
 
 class StoreUnusable(StoreError, code="store_unusable"):
-    """The store is closed, or an operator must repair it: the file is not a database, or has another schema."""
+    """The store is closed, or an operator must repair the file, which is not a database or has another schema."""
 
 
 class StoreStopped(StoreUnusable, code="store_stopped"):
-    """The store has stopped, because the disk may not hold the data that the store would acknowledge.
+    """The store has stopped, because the disk may not contain the data that the store would acknowledge.
 
     A write or a sync failed, or the database files were removed, replaced or shortened. Every process that has the
     database open refuses every call. Check the disk and the files, end these processes, and start again.
@@ -330,13 +337,13 @@ class PaymentExists(IncomingPaymentsError, code="payment_exists"):
 
 
 class BrokenDecision(IncomingPaymentsError, code="broken_decision"):
-    """The values to store contradict each other or the stored values: a bug in the decision. Nothing was changed."""
+    """A decision has a bug: its values contradict each other or the stored values. Nothing was changed."""
 
 
 class ApprovalRequired(IncomingPaymentsError, code="approval_required"):
     """The decision would credit the money of a packet without the approval of the host. Nothing was changed.
 
-    `payment` is the `IncomingPayment` that would take the money. The flow that catches this exception requests the
+    `payment` is the `IncomingPayment` that would receive the money. The flow catches this exception and requests the
     approval. If the exception reaches the host, the flow has a bug.
     """
 
@@ -350,8 +357,8 @@ class PortMissing(IncomingPaymentsError, code="port_missing"):
 
 
 class FlowStuck(IncomingPaymentsError, code="flow_stuck"):
-    """A flow took more than `limits.FLOW_STEPS_MAX` steps, which is a bug in the flow, or it had already run."""
+    """A flow has a bug and took more than `limits.FLOW_STEPS_MAX` steps, or the flow had already run."""
 
 
 class ConfigurationError(IncomingPaymentsError, code="configuration_error"):
-    """A setting is missing or wrong. `details["setting"]` is its name."""
+    """A setting is missing or wrong. `details["setting"]` is the name of the setting."""

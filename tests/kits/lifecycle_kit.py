@@ -19,11 +19,11 @@ LATER: Final = EXPIRY + TICK
 ID: Final = CreditId("wire-1")
 PEER: Final = "test.bank.connector"
 
-COMPLETED: Final = "the payment is completed and takes nothing more: create another one"
-EXPIRED: Final = "the payment has expired and takes nothing more: create another one"
+COMPLETED: Final = "the payment is completed and accepts no more money: create another payment"
+EXPIRED: Final = "the payment has expired and accepts no more money: create another payment"
 REUSED: Final = (
-    "credit id wire-1 was credited with 400 before: to repeat that receipt, pass the same amount; use a new id only "
-    "for other money"
+    "credit id wire-1 was already used for a credit of 400: pass the same amount to repeat that credit, or a new id to "
+    "credit other money"
 )
 
 

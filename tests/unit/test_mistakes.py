@@ -91,14 +91,14 @@ def verified(keys: Any = None, policy: Any = None, now: Any = NOW) -> object:
         (lambda: a_policy(signature=Policy), "signature must be of type Policy, not the class Policy"),
         (lambda: a_policy(base_url=5), "base_url must be an absolute http or https URL"),
         (lambda: a_policy(auth_server=None), "auth_server must be an absolute http or https URL"),
-        (lambda: an_info(client=None), "a client id is"),
-        (lambda: an_info(jwk=KEY), "jwk must be the members of a public JWK, such as .* not PrivateKey"),
-        (lambda: an_info(jwk="{}"), "jwk must be the members of a public JWK, .* not str"),
+        (lambda: an_info(client=None), "a client id must have"),
+        (lambda: an_info(jwk=KEY), "jwk must be a mapping with the members of a public JWK, such as .* not PrivateKey"),
+        (lambda: an_info(jwk="{}"), "jwk must be a mapping with the members of a public JWK, .* not str"),
         (lambda: an_info(rights=AccessRight(["read"])), "rights must be a list of AccessRight, not of AccessRight"),
         (lambda: an_info(rights=["read"]), "rights must be a list of AccessRight, not of str"),
         (lambda: an_info(rights=None), "rights must be a list of AccessRight, not of NoneType"),
         (lambda: an_info(expires_at=5), "expires_at must be a datetime with a time zone"),
-        (lambda: AccessRight(None), "actions must be among"),  # type: ignore[arg-type]
+        (lambda: AccessRight(None), "each of actions must be one of"),  # type: ignore[arg-type]
         (lambda: StaticIntrospector([("token", INFO)]), "tokens must be a list of AccessToken, not of str"),  # type: ignore[list-item]
         (lambda: StaticIntrospector([(TOKEN, {})]), "tokens must be a list of AccessTokenInfo, not of dict"),  # type: ignore[list-item]
         (lambda: StaticIntrospector((TOKEN, INFO)), "tokens must be a list of tuple, not of AccessToken"),
@@ -112,9 +112,13 @@ def verified(keys: Any = None, policy: Any = None, now: Any = NOW) -> object:
         (lambda: HttpPeer("test.bank.connector", [TOKEN]), "peer must be of type Peer, not str"),  # type: ignore[arg-type]
         (lambda: PacketPolicy(peers=[PEER]), "peers must be a list of HttpPeer, not of Peer"),
         (lambda: PacketPolicy(peers=None), "peers must be a list of HttpPeer, not of NoneType"),  # type: ignore[arg-type]
-        (lambda: sign(REQUEST, RAW, created=5), "key must be a PrivateKey, not .*: load it by PrivateKey.from_pem"),
+        (lambda: sign(REQUEST, RAW, created=5), (
+            "key must be a PrivateKey, not .*: load the key with "
+            "PrivateKey.from_pem")),
         (lambda: sign(REQUEST, KEY.public_jwk(), created=5), "key must be a PrivateKey, not dict"),
-        (lambda: verified(keys={"k": KEY.public_jwk()}), "keys must map each kid to a PublicKey: load the keys by"),
+        (lambda: verified(keys={"k": KEY.public_jwk()}), (
+            "keys must map each kid to a PublicKey: use load_jwk to load the "
+            "keys")),
         (lambda: verified(keys=[KEY.public_key()]), "keys must map each kid to a PublicKey"),
         (lambda: verified(policy={"max_age_s": 5}), "policy must be a Policy, not dict"),
         (lambda: state_of(PAYMENT, NAIVE), UTC_ONLY),

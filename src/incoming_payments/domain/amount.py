@@ -1,4 +1,4 @@
-"""Money: an asset, an amount of it, and a tolerance between two amounts. Spec section 2.1."""
+"""Money: assets, amounts, and the tolerance between two amounts (spec section 2.1)."""
 
 import re
 from typing import Any, Final, Self
@@ -25,10 +25,10 @@ def _check_value(_: object, __: object, value: Any) -> None:
 
 @frozen
 class Asset:
-    """A currency or another asset: its code, and the number of decimal places of its minor unit.
+    """A currency or another asset, with its code and the number of decimal places of its minor unit.
 
     Spec section 2.1: `code` should be an ISO 4217 code, and `scale` is an integer from 0 to 255, such as 2 for cents.
-    Raises `InvalidValue`, which names the member, for any other value. A `bool` is not an integer here.
+    Raises `InvalidValue`, which names the member, for any other value, including a `bool`.
 
     >>> Asset("USD", 2)
     Asset(code='USD', scale=2)
@@ -53,7 +53,7 @@ class Amount:
 
     @classmethod
     def parse(cls, text: object, asset: Asset) -> Self:
-        """Return the amount that `text` spells: `0`, or ASCII digits without a leading zero, at most 2**64 - 1.
+        """Return the amount in `text`, which is `0`, or ASCII digits without a leading zero, and at most 2**64 - 1.
 
         Raises `InvalidValue` for any other spelling, so that each amount has exactly one spelling.
 
@@ -70,16 +70,16 @@ class Amount:
 
     @property
     def text(self) -> str:
-        """The spelling of `value` on the wire."""
+        """The text for `value` in JSON."""
         return str(self.value)
 
 
 @frozen
 class Tolerance:
-    """The excess over `incomingAmount` that a packet may bring: the larger of `units` and `basis_points`.
+    """The amount by which a packet may exceed `incomingAmount`: the larger of `units` and `basis_points`.
 
     `units` are minor units. `basis_points` are hundredths of a percent of `incomingAmount`. A sender may count in an
-    asset with larger minor units, and exchange rates are rounded. Without a tolerance, such a sender could never
+    asset with larger minor units, and exchange rates are rounded. If there were no tolerance, such a sender could never
     deliver the last unit. Raises `InvalidValue` unless both are unsigned 64-bit integers.
 
     >>> Tolerance().excess_max(Amount(2500, Asset("USD", 2)))
@@ -90,7 +90,7 @@ class Tolerance:
     basis_points: int = field(default=limits.EXCESS_BASIS_POINTS_DEFAULT, validator=integer())
 
     def excess_max(self, limit: Amount | None) -> int:
-        """Return the largest excess of a total over `limit`, in minor units. The total stays below 2**64."""
+        """Return the largest amount by which a total may exceed `limit`, in minor units."""
         if limit is None:
             return 0
         return min(max(self.units, limit.value * self.basis_points // 10_000), limits.UINT64_MAX - limit.value)

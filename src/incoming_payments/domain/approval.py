@@ -1,4 +1,4 @@
-"""The proof that the money of a packet may be credited. The decision about the packet requires it."""
+"""The proof that the money of a packet may be credited, which the decision about the packet requires."""
 
 import enum
 
@@ -12,12 +12,12 @@ class Approver(enum.Enum):
     """The origin of an approval."""
 
     HOST = "host"  # the approval port of the host
-    NO_PORT = "no port"  # no approval was requested: if there is an approval port, the driver refuses this proof
+    NO_PORT = "no port"  # no approval was requested, so the driver refuses this proof if there is an approval port
 
 
 @frozen
 class Approved:
-    """The proof that `amount` may be credited to the payment `payment_id`, with its origin `by`."""
+    """The proof that `amount` may be credited to the payment `payment_id`. `by` is the origin of the approval."""
 
     by: Approver
     payment_id: PaymentId

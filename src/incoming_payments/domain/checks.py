@@ -1,4 +1,4 @@
-"""Validators that several value classes use. Each raises `InvalidValue` with the name of the wrong member."""
+"""Validators that several value classes use. Each validator raises `InvalidValue` with the name of the wrong member."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -25,14 +25,14 @@ def check_time(time: datetime, *, member: str = "now") -> datetime:
 
 
 def check_visible(text: object, most: int, subject: str, *, member: str) -> str:
-    """Return `text` if it is 1 to `most` printable ASCII characters without spaces. They cannot disturb a log line."""
+    """Return `text` if it has 1 to `most` printable ASCII characters and no spaces, so that it fits a log line."""
     if not isinstance(text, str) or not _VISIBLE.fullmatch(text) or len(text) > most:
         raise InvalidValue(f"{subject} 1 to {most} printable ASCII characters without spaces", member=member)
     return text
 
 
 def integer(least: int = 0, most: int = UINT64_MAX, *, name: str | None = None) -> Validator:
-    """Return an attrs validator for integers from `least` to `most`. A `bool` is not an integer here."""
+    """Return an attrs validator for integers from `least` to `most`, which refuses a `bool`."""
 
     def check(_: object, attribute: "Attribute[int]", value: object) -> None:
         if type(value) is not int or not least <= value <= most:
@@ -65,5 +65,5 @@ def all_of(cls: type[T], values: Iterable[T], *, member: str) -> tuple[T, ...]:
 
 
 def name_of(value: object) -> str:
-    """Return the type of a wrong argument for an error message, and not the value, which may be a secret."""
+    """Return the type of a wrong argument for an error message. The value may be a secret, so it is not shown."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

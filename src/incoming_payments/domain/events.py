@@ -1,4 +1,4 @@
-"""The events of a payment: facts that a host acts on, for example by sending a webhook."""
+"""The events of a payment, to which a host reacts, for example by sending a webhook."""
 
 import enum
 from datetime import datetime
@@ -17,8 +17,8 @@ class EventKind(enum.StrEnum):
 
     CREATED = "created"
     CREDITED = "credited"  # the payment received money
-    COMPLETED = "completed"  # the payment is full, or its client closed it
-    EXPIRED = "expired"  # `expiresAt` has passed; the sweep writes this event once
+    COMPLETED = "completed"  # the payment has received its `incomingAmount`, or its client closed it
+    EXPIRED = "expired"  # `expiresAt` has passed, for which the sweep writes one event
 
 
 def _kind(kind: str) -> EventKind:
@@ -33,8 +33,8 @@ class Event:
     """An event of one payment.
 
     `version` numbers the events of the payment from 1 without gaps, so (`payment_id`, `version`) is unique and gives
-    their order. `received` is the total after the event. Only a `credited` event has a `credit_id`. It also has a
-    `peer` if the money came in a packet: the ILP address of the peer that sent the packet and owes the money.
+    their order. `received` is the total after the event. Only a `credited` event has a `credit_id`. If the money came
+    in a packet, the event also has a `peer`, the ILP address of the peer that sent the packet and owes the money.
 
     Raises `InvalidValue` for a version below 1, an unknown kind, a time that is not in UTC, or a peer that is not an
     ILP address.

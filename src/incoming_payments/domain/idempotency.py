@@ -18,16 +18,18 @@ _FINGERPRINT: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def idempotency_key(text: str) -> IdempotencyKey:
-    """Return `text` as an idempotency key. Raises `InvalidValue` unless it is 1 to 255 printable ASCII characters."""
+    """Return `text` as an idempotency key. Raises `InvalidValue` unless it has 1 to 255 printable ASCII characters."""
     if not isinstance(text, str) or not _KEY.fullmatch(text):
         most = IDEMPOTENCY_KEY_CHARS_MAX
-        raise InvalidValue(f"an idempotency key is 1 to {most} printable ASCII characters", member="idempotency_key")
+        raise InvalidValue(
+            f"an idempotency key must have 1 to {most} printable ASCII characters", member="idempotency_key"
+        )
     return IdempotencyKey(text)
 
 
 def _fingerprint(text: str) -> str:
     if not _FINGERPRINT.fullmatch(text):
-        raise InvalidValue("a fingerprint is a SHA-256 in 64 lower-case hexadecimal digits", member="fingerprint")
+        raise InvalidValue("a fingerprint must be a SHA-256 in 64 lower-case hexadecimal digits", member="fingerprint")
     return text
 
 

@@ -1,7 +1,7 @@
-"""The decisions about an incoming payment: create, credit, complete and expire it. Spec section 3.
+"""The decisions to create, credit, complete and expire an incoming payment (spec section 3).
 
-Each decision is a pure function with time as an argument. It follows the rows that `transitions.TABLE` has for the
-trigger and the state of the payment, and returns a `Decision` or raises the refusal of the row.
+Each decision is a pure function, and the time is an argument. A decision follows the rows that `transitions.TABLE` has
+for the trigger and the state of the payment. The function returns a `Decision` or raises the refusal of the row.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -52,16 +52,16 @@ _PACKET_IN: Final = by_state(PACKET)
 _QUOTE_IN: Final = by_state(QUOTE)
 _COMPLETE_IN: Final = by_state(COMPLETE)
 _TIME_IN: Final = by_state(TIME)
-_BEFORE_EXPIRIES: Final = datetime.min.replace(tzinfo=UTC)  # no payment expires before this time
+_BEFORE_EXPIRIES: Final = datetime.min.replace(tzinfo=UTC)  # a time before all expiries
 
 
 @frozen
 class Decision(Generic[T]):
     """The `answer` for the caller, and the values that the store writes in one transaction.
 
-    `payment` is the payment after the decision, `events` are its new events, and `credit` is the new credit, if there
-    is one. If `payment` is `None`, the store writes nothing. `keyed` is the idempotency key of a creation, if any.
-    `approved` is the proof that the money of a packet may be credited. The store does not store this proof.
+    `payment` is the payment after the decision, and `events` are its new events. `credit` is the new credit or `None`.
+    If `payment` is `None`, the store writes nothing. `keyed` is the record of the idempotency key of a creation or
+    `None`. `approved` is the proof that the money of a packet may be credited, which the store does not write.
     """
 
     answer: T
@@ -87,7 +87,7 @@ def state_of(payment: IncomingPayment, now: datetime) -> State:
 
 
 def is_receivable(payment: IncomingPayment, now: datetime) -> bool:
-    """Return whether `payment` takes a credit at `now`."""
+    """Return whether `payment` accepts a credit at `now`."""
     return state_of(payment, now) in OPEN
 
 
@@ -103,11 +103,12 @@ def create(
     expiry_s_max: int = EXPIRY_S_MAX_DEFAULT,
     default_expiry_s: int | None = None,
 ) -> Decision[IncomingPayment]:
-    """Create a payment into `wallet_address` with nothing received. Spec section 4.1.
+    """Create a payment into `wallet_address` that has received nothing (spec section 4.1).
 
-    A payment without `limit` and `expires_at` expires `default_expiry_s` seconds after `now`, if that is not `None`.
-    Raises `AssetMismatch` when `limit` is not in the wallet address's asset. Raises `TermsRefused` when `limit` is
-    zero, when `expires_at` is not in the future, or when it is more than `expiry_s_max` seconds ahead.
+    If `limit` and `expires_at` are `None`, the payment expires `default_expiry_s` seconds after `now`. If
+    `default_expiry_s` is `None` too, the payment never expires. Raises `AssetMismatch` when `limit` is not in the
+    wallet address's asset. Raises `TermsRefused` when `limit` is zero, when `expires_at` is not in the future, or when
+    it is more than `expiry_s_max` seconds after `now`.
     """
     if limit is None and expires_at is None and default_expiry_s is not None:
         expires_at = now + timedelta(seconds=default_expiry_s)
@@ -118,7 +119,7 @@ def create(
 
 
 def as_created(payment: IncomingPayment) -> IncomingPayment:
-    """Return `payment` in the state of its creation. Its terms never change, so the store need not keep this state."""
+    """Return `payment` in the state of its creation, which follows from its terms, because terms never change."""
     return IncomingPayment(payment.terms, Progress(Amount(0, payment.asset), payment.created_at))
 
 
@@ -132,11 +133,11 @@ def credit(
 ) -> Decision[Credit]:
     """Credit `amount` to `payment` under `credit_id`. Spec section 3.
 
-    `earlier` is the credit that `payment` already has under `credit_id`, if there is one. In that case nothing changes
-    and the answer is `earlier`, in every state of the payment.
+    `earlier` is the credit that `payment` already has under `credit_id`, if there is one. If there is one, nothing
+    changes and the answer is `earlier`, in every state of the payment.
 
     Raises, in this order: `CreditIdReused` when `earlier` has another amount, `AssetMismatch`, `InvalidValue` when
-    `amount` is zero, `PaymentCompleted`, `PaymentExpired`, and `AmountOverflow` when the total would pass 2**64 - 1.
+    `amount` is zero, `PaymentCompleted`, `PaymentExpired`, and `AmountOverflow` when the total would exceed 2**64 - 1.
     """
     if earlier is not None:
         follow(REPEAT, earlier, amount, None)
@@ -162,8 +163,8 @@ def credit_packet(
     owes the money. The answer is the payment as it is now, because the reply to the packet reports its total.
 
     Raises the same errors as `credit`, with two differences. A packet of zero changes nothing. `AmountTooLarge`, which
-    holds the remaining amount, replaces `AmountOverflow`; it also refuses a total that passes `incomingAmount` by more
-    than `tolerance`.
+    has the remaining amount, replaces `AmountOverflow`. It is also raised when the total would exceed `incomingAmount`
+    by more than `tolerance`.
     """
     if earlier is not None:
         follow(REPEAT, earlier, amount, None)
@@ -176,7 +177,7 @@ def credit_packet(
 
 
 def require_receivable(payment: IncomingPayment, amount: Amount, now: datetime) -> None:
-    """Check that `payment` takes packets in the asset of `amount` at `now`.
+    """Check that `payment` accepts packets in the asset of `amount` at `now`.
 
     Raises `AssetMismatch`, `PaymentCompleted` and `PaymentExpired`.
     """
@@ -195,8 +196,8 @@ def complete(payment: IncomingPayment, _earlier: Credit | None = None, *, now: d
 def expire(payment: IncomingPayment, _earlier: Credit | None = None, *, now: datetime) -> Decision[IncomingPayment]:
     """Record that `payment` has expired, so that its `expired` event is written once.
 
-    No other decision depends on this one. A payment that has not expired, or whose event is already written, does not
-    change. `updatedAt` stays the same, because a client sees no difference.
+    No other decision depends on this decision. A payment that has not expired, or whose event is already written, does
+    not change. `updatedAt` stays the same, because a client sees no difference.
     """
     move = follow(_TIME_IN[state_of(payment, _BEFORE_EXPIRIES)], payment, now, None)
     if move is UNCHANGED:
@@ -213,7 +214,7 @@ def _changed(payment: IncomingPayment, move: Move, at: datetime, **changes: Any)
 def _credited(
     payment: IncomingPayment, move: Move, credit_id: CreditId, amount: Amount, now: datetime, peer: str | None
 ) -> tuple[IncomingPayment, Credit, tuple[Event, ...]]:
-    """Return `payment` increased by `amount`, the credit, and the events of `move`."""
+    """Return `payment` after the credit of `amount`, the credit itself, and the events of `move`."""
     terms, before = payment.terms, payment.progress
     at = max(now, before.updated_at)
     total = Amount(before.received.value + amount.value, amount.asset)
@@ -226,7 +227,7 @@ def _credited(
 def _events(
     after: IncomingPayment, move: Move, at: datetime, credit_id: CreditId | None = None, peer: str | None = None
 ) -> tuple[Event, ...]:
-    """Return the events of `move`, which led to `after`. The first event names the credit and the peer, if any."""
+    """Return the events of `move`, which led to `after`. The first event names `credit` and `peer`, if given."""
     id, progress = after.terms.id, after.progress
     first, *others = move.events
     version = progress.version - len(others)

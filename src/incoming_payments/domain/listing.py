@@ -1,12 +1,13 @@
-"""The list of payments: its order, its filters and its pages.
+"""The list of payments, with its order, its filters and its pages.
 
-The newest payment comes first. Payments are in descending order of their time of creation, and of their id where the
-times are equal. Both never change, so a payment never moves in the list. A new payment enters at the front, or a little
-behind it if the clock of its process lags behind. So a reader that goes from page to page sees no payment twice. The
-reader also misses no payment that was in the list when the reader read the first page.
+The newest payment comes first. Payments are in descending order of their time of creation. Payments with the same time
+are in descending order of their ids. Time and id never change, so a payment never moves in the list. A new payment
+enters the list at the front. If the clock of its process lags behind, it may enter a little after the front. So a
+reader that goes from page to page sees no payment twice. The reader also misses no payment that was in the list when
+the reader read the first page.
 
 The state of a payment depends on the time. The service checks the state of each payment when it reads the page. A
-payment that leaves or enters the state in the meantime may be on one later page or on none, but never on two.
+payment whose state changes between two pages may be on one of the later pages or on none, but never on two.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ from incoming_payments.limits import PAGE_PAYMENTS_MAX
 
 
 class Place(NamedTuple):
-    """The place of a payment in every list. Later payments have greater places, and lists descend."""
+    """The place of a payment in every list. Later payments have greater places, and come first in a list."""
 
     created_at: datetime
     id: PaymentId
@@ -52,16 +53,18 @@ class PaymentQuery:
     """The payments of one page, for a store.
 
     The page has at most `limit` payments that meet every filter that is not `None`: the wallet address, the client,
-    the state at `now`, and the time of creation from `created_from` on and before `created_before`. They are the
-    newest of the list, or the newest that are `older_than` a place, or the oldest that are `newer_than` a place. The
-    newest comes first in each case.
+    the state at `now`, and the time of creation from `created_from` on and before `created_before`. If no place is
+    given, the page has the newest of these payments. If `older_than` is set, the page has the newest payments that are
+    older than this place. If `newer_than` is set, the page has the oldest payments that are newer than this place. The
+    newest payment always comes first.
 
-    Raises `InvalidValue` for a `limit` below one or far above the largest page, for an invalid state or time, and for
-    two places.
+    Raises `InvalidValue` for a `limit` below one or far above the largest page, for an invalid state or time, and when
+    both places are set.
     """
 
     now: datetime = field(converter=check_time)
-    limit: int = field(validator=integer(1, PAGE_PAYMENTS_MAX + 1))  # one payment more shows whether others follow
+    # an additional payment shows whether other payments follow
+    limit: int = field(validator=integer(1, PAGE_PAYMENTS_MAX + 1))
     wallet_address: WalletAddressUrl | None = None
     client: ClientId | None = None
     state: State | None = field(default=None, converter=converters.optional(_state))
@@ -73,10 +76,12 @@ class PaymentQuery:
     @newer_than.validator
     def _one_direction(self, _: object, newer_than: Place | None) -> None:
         if newer_than is not None and self.older_than is not None:
-            raise InvalidValue("older_than and newer_than exclude each other: pass one", member="newer_than")
+            raise InvalidValue(
+                "older_than and newer_than exclude each other: pass only one of them", member="newer_than"
+            )
 
     def is_of(self, payment: IncomingPayment) -> bool:
-        """Return whether `payment` belongs to the wallet address and the client of this list. Neither ever changes."""
+        """Return whether `payment` has the wallet address and the client of this list, which never change."""
         terms = payment.terms
         return self.wallet_address in (None, terms.wallet_address) and self.client in (None, terms.client)
 
@@ -90,7 +95,7 @@ class PaymentQuery:
         )
 
     def page_of(self, payments: Iterable[IncomingPayment]) -> list[IncomingPayment]:
-        """Return the page of the list of `payments`, which come in any order.
+        """Return this page of the list of `payments`. The argument may have any order.
 
         The time is linear in the number of payments.
         """
@@ -106,8 +111,8 @@ class PaymentQuery:
 class PaymentPage:
     """One page of a list of payments, newest first.
 
-    `has_next` says whether older payments follow, and `has_previous` whether newer payments precede. The id of a
-    payment is the cursor of its place.
+    `has_next` is true if older payments follow the page, and `has_previous` is true if newer payments precede it. The
+    id of a payment is the cursor of its place.
     """
 
     payments: tuple[IncomingPayment, ...]

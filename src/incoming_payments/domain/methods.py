@@ -1,4 +1,4 @@
-"""Payment methods and ILP addresses: the ways in which money reaches a payment. Spec section 2.3.
+"""The payment methods by which money reaches a payment, and ILP addresses (spec section 2.3).
 
 An ILP address (Interledger RFC 15) is an allocation scheme, such as `g` or `test`, and one or more segments, each with
 a period before it. A segment consists of letters, digits, `_`, `~` and `-`. An address is case-sensitive.
@@ -14,7 +14,7 @@ from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, SHARED_SECRET_CHARS_
 
 IlpAddress = NewType("IlpAddress", str)
 
-# The patterns of spec section 2.3; only the hyphen is escaped in addition.
+# The patterns of spec section 2.3, in which only the hyphen is escaped in addition.
 ILP_ADDRESS_PATTERN: Final = r"(g|private|example|peer|self|test[1-3]?|local)([.][a-zA-Z0-9_~-]+)+"
 SHARED_SECRET_PATTERN: Final = r"[a-zA-Z0-9\-_]+"  # noqa: S105 - a pattern, not a secret
 
@@ -32,7 +32,7 @@ def is_ilp_address(text: object) -> TypeGuard[str]:
 
 
 def ilp_address(text: str) -> IlpAddress:
-    """Return `text` as an ILP address. Raise `InvalidValue` when its pattern or length is wrong."""
+    """Return `text` as an ILP address. Raise `InvalidValue` for a wrong pattern or length."""
     if not is_ilp_address(text):
         raise InvalidValue(
             f"ilpAddress must be an ILP address of at most {ILP_ADDRESS_CHARS_MAX} characters, such as g.bank.alice",
@@ -45,7 +45,7 @@ def ilp_address(text: str) -> IlpAddress:
 class IlpPaymentMethod:
     """The details that a sender needs to open a STREAM connection to one payment.
 
-    `shared_secret` is base64url without padding. The `repr` leaves it out, because the secret decrypts the STREAM
+    `shared_secret` is base64url without padding. The `repr` does not show this secret, because it decrypts the STREAM
     packets of the payment. Raises `InvalidValue` when a member does not match the pattern and length of spec section
     2.3.
 
@@ -60,6 +60,7 @@ class IlpPaymentMethod:
     def _secret(self, _: object, secret: object) -> None:
         if not isinstance(secret, str) or len(secret) > SHARED_SECRET_CHARS_MAX or not _SHARED_SECRET.fullmatch(secret):
             raise InvalidValue(
-                f"sharedSecret must be base64url without padding, at most {SHARED_SECRET_CHARS_MAX} characters",
+                f"sharedSecret must be base64url without padding, and have at most {SHARED_SECRET_CHARS_MAX} "
+                "characters",
                 member="sharedSecret",
             )

@@ -1,6 +1,6 @@
-"""The incoming payment, its identifiers, its wallet address and its credits. Spec section 2.2.
+"""The incoming payment, its identifiers, its wallet address and its credits (spec section 2.2).
 
-These values never change. `lifecycle` decides what happens to a payment.
+These values are immutable. `lifecycle` has the decisions that replace a payment by a new value.
 """
 
 import json
@@ -23,9 +23,10 @@ CreditId = NewType("CreditId", str)
 WalletAddressUrl = NewType("WalletAddressUrl", str)
 MetadataJson = NewType("MetadataJson", str)  # the text of a JSON object that `wire` has checked
 
-# The client of a payment that the host creates for itself. No token can name it, because `client_id` refuses a space.
+# The client of a payment that the host creates for itself. No token can name this client, because `client_id` refuses a
+# space.
 HOST: Final = ClientId("the host")
-STREAM_CREDITS: Final = "stream:"  # the prefix of the credit ids of packets, and of no other credit ids
+STREAM_CREDITS: Final = "stream:"  # the prefix of the credit ids of packets; other credit ids must not have this prefix
 PAYMENT_ID_RANDOM_BYTES: Final = 10
 _PAYMENT_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,11 +34,11 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
-    """Return a UUID version 7 (RFC 9562 §5.7): the millisecond of `now`, then 74 bits of `randomness`.
+    """Return a UUID version 7 (RFC 9562 §5.7) with the millisecond of `now` and 74 bits of `randomness`.
 
-    The random bits make the id unguessable, and its characters are URL-safe. Ids of the same time are neighbours in an
-    index, so the cost of an insert does not grow with the table. Raises `InvalidValue` unless `randomness` is exactly
-    10 bytes and `now` is in UTC and not before 1970.
+    The random bits make the id impossible to guess, and its characters are URL-safe. Ids of about the same time are
+    next to each other in an index, so the cost of an insert does not grow with the table. Raises `InvalidValue` unless
+    `randomness` is exactly 10 bytes and `now` is in UTC and not before 1970.
 
     >>> new_payment_id(datetime(2026, 1, 1, tzinfo=UTC), bytes(10))
     '019b76da-a800-7000-8000-000000000000'
@@ -47,14 +48,14 @@ def new_payment_id(now: datetime, randomness: bytes) -> PaymentId:
     check_time(now)
     stamp = (now - _EPOCH) // _MILLISECOND
     if stamp < 0:
-        raise InvalidValue("now must not be before 1970: set the clock", member="now")
+        raise InvalidValue("now must not be before 1970: set the clock of this machine", member="now")
     bits = int.from_bytes(randomness)
     rand_a, rand_b = (bits >> 62) & 0xFFF, bits & (2**62 - 1)
     return PaymentId(str(uuid.UUID(int=stamp << 80 | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b)))
 
 
 def id_time(id: PaymentId) -> datetime:
-    """Return the time from which `new_payment_id` made `id`, to the millisecond.
+    """Return the time that `new_payment_id` wrote into `id`, to the millisecond.
 
     >>> id_time(PaymentId("019b76da-a800-7000-8000-000000000000")).isoformat()
     '2026-01-01T00:00:00+00:00'
@@ -65,7 +66,7 @@ def id_time(id: PaymentId) -> datetime:
 def payment_id(text: str) -> PaymentId:
     """Return `text` as a payment id. Raises `InvalidValue` when no payment can have this id."""
     if not isinstance(text, str) or not _PAYMENT_ID.fullmatch(text):
-        raise InvalidValue("a payment id is a UUID version 7 in lower case", member="id")
+        raise InvalidValue("a payment id must be a UUID version 7 in lower case", member="id")
     return PaymentId(text)
 
 
@@ -74,7 +75,7 @@ def client_id(text: str) -> ClientId:
 
     Raises `InvalidValue` when `text` is empty, too long or not printable ASCII.
     """
-    return ClientId(check_visible(text, CLIENT_ID_CHARS_MAX, "a client id is", member="client"))
+    return ClientId(check_visible(text, CLIENT_ID_CHARS_MAX, "a client id must have", member="client"))
 
 
 def _owner(text: str) -> ClientId:
@@ -82,18 +83,20 @@ def _owner(text: str) -> ClientId:
 
 
 def credit_id(text: str) -> CreditId:
-    """Return `text` as a credit id: the name of one credit, unique within its payment.
+    """Return `text` as a credit id, the name of one credit that is unique within its payment.
 
     Raises `InvalidValue` when `text` is empty, too long or not printable ASCII.
 
     >>> credit_id("wire-2026-11-21/0007")
     'wire-2026-11-21/0007'
     """
-    return CreditId(check_visible(text, CREDIT_ID_CHARS_MAX, "a credit id is", member="creditId"))
+    return CreditId(check_visible(text, CREDIT_ID_CHARS_MAX, "a credit id must have", member="creditId"))
 
 
 def wallet_address_url(text: str) -> WalletAddressUrl:
-    """Return the canonical spelling of a wallet address: lower-case scheme and host, no default port, no final slash.
+    """Return the canonical spelling of a wallet address.
+
+    The scheme and the host are in lower case. There is no default port and no final slash.
 
     Clients spell one wallet address in several ways. The library compares canonical spellings only. Path and query keep
     their case, because case matters there. Raises `InvalidValue` for every text that `domain.urls.canonical_url`
@@ -125,11 +128,11 @@ def _auth_server(url: str) -> str:
 
 @frozen
 class WalletAddress:
-    """A wallet address that the ASE hosts: its URL, its asset and its authorization server.
+    """A wallet address that the ASE hosts, with its URL, its asset and its authorization server.
 
     `url` has the spelling of `wallet_address_url`. `auth_server` is the URL of the GNAP authorization server that
-    clients find in `authServer`. `WWW-Authenticate` names the authorization server of the service instead, because that
-    header is needed before the wallet address is known. Raises `InvalidValue` for any other spelling.
+    clients find in `authServer`. `WWW-Authenticate` names the authorization server of the service instead, because the
+    service sends this header before it knows the wallet address. Raises `InvalidValue` for any other spelling of `url`.
     """
 
     url: WalletAddressUrl = field(converter=_canonical)
@@ -139,7 +142,7 @@ class WalletAddress:
 
 @frozen
 class InactiveWalletAddress:
-    """A wallet address that takes no new payments. Its existing payments still receive money.
+    """A wallet address that accepts no new payments. Its existing payments still receive money.
 
     Raises `InvalidValue` unless `url` has the spelling of `wallet_address_url`.
     """
@@ -149,11 +152,11 @@ class InactiveWalletAddress:
 
 @frozen
 class Credit:
-    """Money that a payment received: `amount` at the time `at` under the credit id `id`.
+    """A receipt of `amount` by a payment, at the time `at` and under the credit id `id`.
 
-    `received` is the total after this credit. `completes` is true if the credit reached or passed `incomingAmount`. A
-    repeat of the credit is answered with this value. Raises `InvalidValue` unless `amount` is greater than zero, at
-    most `received`, and in the same asset.
+    `received` is the total after this credit. `completes` is true if the total reached or exceeded `incomingAmount`. A
+    repeated call with the same credit id returns this credit. Raises `InvalidValue` unless `amount` is greater than
+    zero, at most `received`, and in the same asset.
     """
 
     payment_id: PaymentId
@@ -175,9 +178,10 @@ class Credit:
 class Terms:
     """The part of an incoming payment that never changes.
 
-    `client` is the client that created the payment. `limit` is `incomingAmount` on the wire: the payment is completed
-    when its total reaches it. `expires_at` is the last time at which the payment takes money. `metadata` is the text of
-    a JSON object. Raises `InvalidValue` for an invalid member, and for a `limit` that is zero or not in `asset`.
+    `client` is the client that created the payment. `limit` is `incomingAmount` in JSON. The payment is completed when
+    its total reaches this limit. `expires_at` is the last time at which the payment accepts money. `metadata` is the
+    text of a JSON object. Raises `InvalidValue` for an invalid member, and for a `limit` that is zero or not in
+    `asset`.
     """
 
     id: PaymentId = field(converter=payment_id)
@@ -201,10 +205,10 @@ class Terms:
 class Progress:
     """The part of an incoming payment that its events change.
 
-    `received` is `receivedAmount` on the wire, the sum of all credits. `updated_at` is the time of the last change that
-    a client can see. `version` is the number of events so far. `closed_at` is the time at
-    which the client completed the payment, and `expiry_announced_at` is the time of its `expired` event; until then
-    they are `None`. Raises `InvalidValue` for an invalid member.
+    `received` is `receivedAmount` in JSON, the sum of all credits. `updated_at` is the time of the last change that a
+    client can see. `version` is the number of events so far. `closed_at` is the time at which the client completed the
+    payment, or `None`. `expiry_announced_at` is the time of the `expired` event, or `None`. Raises `InvalidValue` for
+    an invalid member.
     """
 
     received: Amount = field(converter=check_amount)
@@ -216,10 +220,10 @@ class Progress:
 
 @frozen
 class IncomingPayment:
-    """An incoming payment as a store keeps it: its terms and its progress. Spec section 2.2.
+    """An incoming payment as a store keeps it, with its terms and its progress (spec section 2.2).
 
-    The state is not a member; `lifecycle.state_of` derives it. Raises `InvalidValue` when `progress` contradicts
-    `terms`.
+    The state is not a member, because it depends on the time (see `lifecycle.state_of`). Raises `InvalidValue` when
+    `progress` contradicts `terms`.
     """
 
     terms: Terms = field()
@@ -230,12 +234,12 @@ class IncomingPayment:
         if progress.received.asset != terms.asset:
             raise InvalidValue("receivedAmount must be in the asset of the payment", member="receivedAmount")
         if progress.updated_at < terms.created_at:
-            raise InvalidValue("updatedAt must not lie before createdAt", member="updatedAt")
+            raise InvalidValue("updatedAt must not be before createdAt", member="updatedAt")
         if progress.closed_at is not None and progress.closed_at < terms.created_at:
-            raise InvalidValue("closedAt must not lie before createdAt", member="closedAt")
+            raise InvalidValue("closedAt must not be before createdAt", member="closedAt")
         announced_at = progress.expiry_announced_at
         if announced_at is not None and (terms.expires_at is None or announced_at <= terms.expires_at):
-            raise InvalidValue("expiryAnnouncedAt must lie after expiresAt", member="expiryAnnouncedAt")
+            raise InvalidValue("expiryAnnouncedAt must be after expiresAt", member="expiryAnnouncedAt")
 
     @property
     def id(self) -> PaymentId:
@@ -299,7 +303,7 @@ class IncomingPayment:
 
     @property
     def metadata(self) -> dict[str, Any] | None:
-        """The JSON object that the payment was created with, as a new `dict`.
+        """The JSON object that the client gave for the payment, as a new `dict`.
 
         `terms.metadata` is the text of this object.
         """

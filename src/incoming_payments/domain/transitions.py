@@ -1,15 +1,15 @@
-"""The transition table of an incoming payment. Spec section 3.
+"""The transition table of an incoming payment (spec section 3).
 
 `TABLE` holds every rule about the effect of a trigger on a payment. A row has the states to which it applies, the
 trigger, a condition and an outcome. The decisions in `lifecycle` select the rows of a trigger and a state. The first
 row whose condition holds decides. `docs/generate.py` prints `docs/lifecycle.md` from the same rows.
 
-COMPLETED and EXPIRED are final: no row leads out of them. Time is an argument of every decision, so a payment expires
-even if no sweep runs.
+COMPLETED and EXPIRED are final states, because no row leads to another state. Time is an argument of every decision, so
+a payment expires even if no sweep runs.
 
-A credit and a packet differ in two rules. The money of a credit has already arrived, so an open payment takes all of
-it. The sender of a packet can still send less, so a packet with too much money is refused. A credit of zero is refused,
-but a packet of zero is legal: it carries STREAM frames and changes nothing.
+A credit and a packet differ in two rules. The money of a credit has already arrived, so an open payment accepts the
+whole amount. The sender of a packet can still send less, so the payment refuses a packet with too much money. A credit
+of zero is refused. A packet of zero is legal, because it carries STREAM frames, and it changes nothing.
 """
 
 import enum
@@ -25,17 +25,17 @@ from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.payment import Credit, IncomingPayment, WalletAddress
 from incoming_payments.limits import UINT64_MAX
 
-S = TypeVar("S")  # the subject of a condition: mostly the payment
-F = TypeVar("F")  # the facts that come with the trigger, such as the amount
-P = TypeVar("P")  # the setting of the host that the trigger depends on, such as the tolerance
+S = TypeVar("S")  # the type of the subject of a condition, which is usually the payment
+F = TypeVar("F")  # the type of the facts that come with the trigger, such as the amount
+P = TypeVar("P")  # the type of the host's setting on which the condition depends, such as the tolerance
 
 
 class State(enum.StrEnum):
-    """The state of a payment. `lifecycle.state_of` derives it; no store holds it."""
+    """The state of a payment. `lifecycle.state_of` derives the state, so no store keeps it."""
 
     PENDING = "pending"  # the payment has received nothing yet
-    PROCESSING = "processing"  # the payment has received something, and may receive more
-    COMPLETED = "completed"  # the payment is full, or its client closed it
+    PROCESSING = "processing"  # the payment has received some money, and may receive more
+    COMPLETED = "completed"  # the payment has received its `incomingAmount`, or its client closed it
     EXPIRED = "expired"  # `expiresAt` has passed
 
 
@@ -52,7 +52,7 @@ class Trigger(enum.StrEnum):
 
 
 class Creation(NamedTuple):
-    """The terms that a client requests, and the time."""
+    """The terms that a client requests for a payment, and the time of the request."""
 
     limit: Amount | None
     expires_at: datetime | None
@@ -64,7 +64,7 @@ class Creation(NamedTuple):
 
 @frozen
 class Move:
-    """An outcome without a refusal. The payment enters the state `next`, and `events` are recorded in this order."""
+    """An outcome that is not a refusal. The payment enters the state `next`, and gets the `events` in this order."""
 
     next: State | None
     events: tuple[EventKind, ...]
@@ -84,7 +84,7 @@ class Refuse(Generic[S, F, P]):
 
 @frozen
 class Row(Generic[S, F, P]):
-    """A rule: when `trigger` meets a payment in one of `states`, and `condition` holds, `outcome` follows.
+    """A rule. When `trigger` meets a payment in one of `states`, and `condition` is true, `outcome` follows.
 
     `states` is empty when the payment does not exist yet. `condition` takes the subject, the facts and the policy.
     """
@@ -107,7 +107,7 @@ class Row(Generic[S, F, P]):
 
 
 def always(_subject: object, _facts: object, _policy: object) -> bool:
-    """Return true. The row decides when no row above it decides."""
+    """Return true. The row decides when no earlier row decides."""
     return True
 
 
@@ -127,7 +127,7 @@ def expiry_is_not_ahead(_: WalletAddress, wanted: Creation, _expiry_s_max: int) 
 
 
 def expiry_is_too_far_ahead(_: WalletAddress, wanted: Creation, expiry_s_max: int) -> bool:
-    """Return whether `expiresAt` is further ahead than the policy allows."""
+    """Return whether `expiresAt` is later than the policy allows."""
     return wanted.expires_at is not None and wanted.expires_at - wanted.now > timedelta(seconds=expiry_s_max)
 
 
@@ -147,18 +147,18 @@ def amount_is_zero(_: IncomingPayment, amount: Amount, _policy: object) -> bool:
 
 
 def total_overflows(payment: IncomingPayment, amount: Amount, _: object) -> bool:
-    """Return whether the total passes 2**64 - 1."""
+    """Return whether the total exceeds 2**64 - 1."""
     return payment.received.value + amount.value > UINT64_MAX
 
 
 def total_is_too_large(payment: IncomingPayment, amount: Amount, tolerance: Tolerance) -> bool:
-    """Return whether the total passes `incomingAmount` by more than the tolerance, or passes 2**64 - 1."""
+    """Return whether the total exceeds `incomingAmount` by more than the tolerance, or exceeds 2**64 - 1."""
     excess = payment.received.value + amount.value - receive_max(payment)
     return excess > tolerance.excess_max(payment.limit)
 
 
 def total_reaches_limit(payment: IncomingPayment, amount: Amount, _: object) -> bool:
-    """Return whether the total reaches or passes `incomingAmount`."""
+    """Return whether the total reaches or exceeds `incomingAmount`."""
     return _is_full(payment, payment.received.value + amount.value)
 
 
@@ -169,12 +169,12 @@ def total_is_below_limit(payment: IncomingPayment, amount: Amount, _: object) ->
 
 def expiry_has_passed(payment: IncomingPayment, now: datetime, _: object = None) -> bool:
     """Return whether the time is after `expiresAt`."""
-    # Spec section 3, row 2: the payment expires when the current time *exceeds* `expiresAt`.
+    # The payment expires when the current time *exceeds* `expiresAt` (spec section 3, row 2).
     return payment.expires_at is not None and now > payment.expires_at
 
 
 def is_completed(payment: IncomingPayment) -> bool:
-    """Return whether `payment` is full, or was closed by its client or by the host."""
+    """Return whether `payment` has received its `incomingAmount`, or was closed by its client or by the host."""
     return payment.closed_at is not None or _is_full(payment, payment.received.value)
 
 
@@ -197,23 +197,23 @@ def _limit_asset(wallet_address: WalletAddress, _wanted: Creation, _: int) -> er
 
 
 def _too_far_ahead(_: WalletAddress, _wanted: Creation, expiry_s_max: int) -> errors.TermsRefused:
-    return errors.TermsRefused(f"expiresAt must lie at most {expiry_s_max} seconds ahead", member="expiresAt")
+    return errors.TermsRefused(f"expiresAt must be at most {expiry_s_max} seconds in the future", member="expiresAt")
 
 
 def _reused(earlier: Credit, _amount: Amount, _: object) -> errors.CreditIdReused:
-    text = f"credit id {earlier.id} was credited with {earlier.amount.text} before"
-    advice = "to repeat that receipt, pass the same amount; use a new id only for other money"
+    text = f"credit id {earlier.id} was already used for a credit of {earlier.amount.text}"
+    advice = "pass the same amount to repeat that credit, or a new id to credit other money"
     return errors.CreditIdReused(f"{text}: {advice}")
 
 
 def _other_asset(payment: IncomingPayment, _amount: Amount, _: object) -> errors.AssetMismatch:
     asset = payment.asset
-    return errors.AssetMismatch(f"the payment takes {asset.code} at scale {asset.scale} only")
+    return errors.AssetMismatch(f"the payment accepts only {asset.code} at scale {asset.scale}")
 
 
 def _too_large(payment: IncomingPayment, _amount: Amount, _: object) -> errors.AmountTooLarge:
     remaining = receive_max(payment) - payment.received.value
-    text = f"the packet carries more money than the payment can still take: send at most {remaining}"
+    text = f"the packet carries more money than the payment can still accept: send at most {remaining}"
     return errors.AmountTooLarge(text, remaining=remaining)
 
 
@@ -225,14 +225,14 @@ def _always(error: type[errors.IncomingPaymentsError], text: str, **details: str
 _LIMIT_ZERO: Final = _always(
     errors.TermsRefused, "incomingAmount.value must be greater than zero", member="incomingAmount.value"
 )
-_NOT_AHEAD: Final = _always(errors.TermsRefused, "expiresAt must lie in the future", member="expiresAt")
+_NOT_AHEAD: Final = _always(errors.TermsRefused, "expiresAt must be in the future", member="expiresAt")
 _ZERO: Final = _always(errors.InvalidValue, "a credit must be greater than zero", member="amount")
-_OVERFLOW: Final = _always(errors.AmountOverflow, "the total received would pass 2**64 - 1: create another payment")
+_OVERFLOW: Final = _always(errors.AmountOverflow, "the total received would exceed 2**64 - 1: create another payment")
 _IS_COMPLETED: Final = _always(
-    errors.PaymentCompleted, "the payment is completed and takes nothing more: create another one"
+    errors.PaymentCompleted, "the payment is completed and accepts no more money: create another payment"
 )
 _HAS_EXPIRED: Final = _always(
-    errors.PaymentExpired, "the payment has expired and takes nothing more: create another one"
+    errors.PaymentExpired, "the payment has expired and accepts no more money: create another payment"
 )
 
 
@@ -302,7 +302,7 @@ def by_state(rows: tuple[Row[S, F, P], ...]) -> Mapping[State, tuple[Row[S, F, P
 
 
 def follow(rows: tuple[Row[S, F, P], ...], subject: S, facts: F, policy: P) -> Move:
-    """Return the outcome of the first of `rows` whose condition holds. If the outcome is a refusal, raise its error."""
+    """Return the outcome of the first of `rows` whose condition is true. For a refusal, raise its error."""
     for row in rows:
         if row.condition(subject, facts, policy):
             outcome = row.outcome

@@ -8,8 +8,9 @@ from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import URL_CHARS_MAX
 
 _URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE | re.ASCII)
-_AUTHORITY: Final = re.compile(r"([A-Za-z0-9._~\-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")  # host and optional port
-# includes %25: a server that decodes twice, or a proxy in front of it, turns %252F into %2F
+_AUTHORITY: Final = re.compile(r"([A-Za-z0-9._~\-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")  # a host and an optional port
+# a path that servers may interpret in different ways; %25 is odd too, because a second decoding turns %252F into a
+# slash
 _ODD_PATH: Final = re.compile(r"%2f|%5c|%25|/(?:\.|%2e){1,2}(?:[/;]|$)", re.IGNORECASE)
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -18,14 +19,14 @@ def canonical_url(text: object, *, member: str) -> str:
     """Return `text` with scheme and host in lower case, without the default port and without trailing slashes.
 
     Raises `InvalidValue`, which names `member`, unless `text` is an absolute http or https URL in ASCII of bounded
-    length. The URL decides where money goes, so user information, fragments, backslashes, dot segments (also
-    percent-encoded) and invalid ports are refused too.
+    length. The URL decides where money goes, so the function also refuses user information, fragments, backslashes, dot
+    segments (even percent-encoded) and invalid ports.
 
     >>> canonical_url("https://Bank.Example:443/op/", member="base_url")
     'https://bank.example/op'
     """
     if isinstance(text, str) and text.startswith("$"):
-        raise _refusal(member, "is a payment pointer: write its URL, with https:// in place of $")
+        raise _refusal(member, "is a payment pointer: write a URL, with https:// in place of $")
     if not isinstance(text, str) or len(text) > URL_CHARS_MAX or not _URL.fullmatch(text):
         text = f"must be an absolute http or https URL, in ASCII, of at most {URL_CHARS_MAX} characters"
         raise _refusal(member, text)
@@ -35,24 +36,24 @@ def canonical_url(text: object, *, member: str) -> str:
     except ValueError:
         raise _refusal(member, "has a host or port that cannot be read") from None
     if "@" in parts.netloc:
-        raise _refusal(member, "must not hold a user name or password")
+        raise _refusal(member, "must not contain a user name or password")
     if "#" in text or "\\" in text:
-        raise _refusal(member, "must not hold a fragment or a backslash")
+        raise _refusal(member, "must not contain a fragment or a backslash")
     authority = _AUTHORITY.fullmatch(parts.netloc)
     if not authority:
         raise _refusal(member, "has a host or port that cannot be read")
     if any(segment in {".", ".."} for segment in parts.path.lower().replace("%2e", ".").split("/")):
-        raise _refusal(member, "must not hold dot segments")
+        raise _refusal(member, "must not contain dot segments")
     suffix = "" if port is None or port == _DEFAULT_PORTS[parts.scheme] else f":{port}"
     query = f"?{parts.query}" if parts.query else ""
     return f"{parts.scheme}://{authority[1].lower()}{suffix}{parts.path.rstrip('/')}{query}"
 
 
 def has_plain_path(url: str) -> bool:
-    """Return whether all servers read the path of `url` in the same way.
+    """Return whether all servers interpret the path of `url` in the same way.
 
-    Servers differ in how they read an encoded slash, backslash or percent sign, and dot segments with path parameters.
-    The library sends no request to a URL with one of them. `canonical_url` accepts such URLs, because it also reads
+    Servers differ in their interpretation of an encoded slash, backslash or percent sign, and of dot segments with path
+    parameters. The library sends no request to such a URL. `canonical_url` accepts these URLs, because it also reads
     stored URLs.
 
     >>> [has_plain_path(f"https://bank.example/{path}") for path in ("alice", "..%2Fadmin", "%252e", "..;/admin")]
@@ -62,9 +63,9 @@ def has_plain_path(url: str) -> bool:
 
 
 def header_safe_url(url: object, *, member: str) -> str:
-    """Return `url` if it is an absolute http or https URL that can stand unquoted in a header field.
+    """Return `url` if it is an absolute http or https URL that needs no quotes in a header field.
 
-    `WWW-Authenticate` carries the URL without quotes, so characters that end a parameter are refused. Raises
+    `WWW-Authenticate` has the URL without quotes, so this function refuses characters that end a parameter. Raises
     `InvalidValue`, which names `member`.
     """
     if (

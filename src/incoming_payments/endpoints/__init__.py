@@ -1,1 +1,1 @@
-"""The endpoints turn requests into responses, without a web framework: Open Payments, ILP packets and OpenAPI."""
+"""The endpoints for Open Payments, ILP packets and OpenAPI. They need no web framework."""

@@ -1,7 +1,7 @@
-"""Answer HTTP requests for Open Payments: routes, status codes and error bodies.
+"""Answer HTTP requests for Open Payments. This module has the routes, status codes and error bodies.
 
-All decisions use the request as received: the raw path and query, the header lines, and the bytes of the body. The
-public URL of the service comes from its policy, never from the request.
+All decisions use the raw path and query, the header lines and the bytes of the body, as received. The public URL of the
+service comes from its policy, never from the request.
 """
 
 import math
@@ -34,25 +34,26 @@ def _pairs(headers: Iterable[tuple[str, str]]) -> Headers:
     if isinstance(headers, Mapping):
         text = f"headers must be (name, value) pairs, such as list(request.headers.items()), not {name_of(headers)}"
         raise errors.InvalidValue(text, member="headers")
-    # RFC 9110 §5.5: white space around a value is not a part of the value, but some servers leave it there.
+    # White space around a value is not a part of the value (RFC 9110 §5.5), but some servers do not remove it.
     return tuple((name, value.strip(" \t")) for name, value in headers)
 
 
 def _octets(body: bytes) -> bytes:
     given: object = body
-    if not isinstance(given, bytes | bytearray | memoryview):  # `bytes(5)` would be five zero bytes
+    # refuse an integer, because `bytes(5)` would be five zero bytes
+    if not isinstance(given, bytes | bytearray | memoryview):
         raise errors.InvalidValue(f"body must be the bytes of the content, not {name_of(given)}", member="body")
     return bytes(given)
 
 
 @frozen
 class Request:
-    """An HTTP request, as received.
+    """An HTTP request as received.
 
     `path` and `query` are raw, still percent-encoded. `path` begins with a slash and is relative to the base
     URL of the service. `query` has no question mark. `headers` are (name, value) pairs in the order received, one for
     each field line, with values decoded as Latin-1. The white space around a value is removed (RFC 9110 §5.5). `body`
-    holds all bytes of the content. Raises `InvalidValue` for headers as a mapping, and for a body of another type.
+    has all bytes of the content. Raises `InvalidValue` if `headers` is a mapping, or if `body` has another type.
     """
 
     method: str
@@ -68,10 +69,10 @@ class Request:
 
 @frozen
 class Response:
-    """An HTTP response: status, header fields without `Content-Length`, and the bytes of the body.
+    """An HTTP response, with a status, header fields other than `Content-Length`, and the bytes of the body.
 
-    The response to HEAD equals that to GET; the host leaves out the body (RFC 9110 §9.3.2). `cause` is the refusal
-    or the failure that the response reports. It is for the log of the host and never for the client.
+    The response to HEAD is the same as to GET, and the host leaves out the body (RFC 9110 §9.3.2). `cause` is the
+    refusal or the failure that the response reports. Only the log of the host may show `cause`, and never the client.
     """
 
     status: int
@@ -80,7 +81,7 @@ class Response:
     cause: errors.IncomingPaymentsError | None = field(default=None, repr=False, eq=False)
 
 
-# The status of each error that a client can cause, and of a port that cannot answer. Other errors become a 500.
+# The status for each error that a client can cause, and for ports that cannot answer. Other errors become a 500.
 STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
     errors.MalformedJson: 400,
     errors.MalformedIdempotencyKey: 400,
@@ -111,19 +112,19 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
 _RETRY_AFTER_S: Final = "1"
 _IDENTITY: Final = frozenset({"authorization", "signature", "signature-input"})
 _PAYMENTS: Final = f"{COLLECTION_PATH}/"
-_PATH_CHARS_SHOWN: Final = 200  # characters of an unknown path in the error
+_PATH_CHARS_SHOWN: Final = 200  # the length of an unknown path in an error
 
 
 @flow
 def handle(
     request: Request, *, policy: ServicePolicy, now: datetime, clock: Callable[[], datetime] | None = None
 ) -> Flow[Response]:
-    """Answer one request to the service. Spec section 4.
+    """Answer one request to the service (spec section 4).
 
-    `now` is the time of the request. `clock` returns the time for the decisions that come later. By default, `clock`
-    returns `now`. Raises `InvalidValue` unless `now` is in UTC.
+    `now` is the time of the request. `clock` returns the time for later decisions. By default, `clock` returns `now`.
+    Raises `InvalidValue` unless `now` is in UTC.
 
-    A refusal is a response too. An exception, such as `PortMissing` or `StoreUnusable`, is never the fault of a client.
+    A refusal is also a response. A client can never cause an exception, such as `PortMissing` or `StoreUnusable`.
 
     >>> from datetime import UTC
     >>> from incoming_payments.flows.machinery.run import run
@@ -143,12 +144,12 @@ def handle(
 def answer(
     head: Request, body: bytes, policy: ServicePolicy, now: datetime, clock: Callable[[], datetime]
 ) -> Flow[Response]:
-    """Answer the request with these headers (`head`), which have passed `check_head`, and this `body`. See `handle`."""
+    """Answer the request with the headers of `head`, which have passed `check_head`, and this `body`. See `handle`."""
     try:
         if len(body) > limits.BODY_BYTES_MAX:
             raise body_too_large()
         query = f"?{head.query}" if head.query else ""
-        # From here on, header fields are looked up in the index of the message.
+        # Look up the header fields in the index of the message from now on.
         message = RequestMessage(head.method, f"{policy.base_url}{head.path}{query}", head.headers, body)
         is_public = _is_public(head, message, policy)
         respond, id = _route(head, policy, is_public=is_public)
@@ -185,7 +186,7 @@ def _list(request: RequestMessage, _: str, policy: ServicePolicy, now: datetime,
 
 def _complete(request: RequestMessage, name: str, policy: ServicePolicy, now: datetime, clock: Clock) -> Flow[Response]:
     id = _payment_id(name)
-    _require_no_body(request)  # a Content-Type is accepted, because real clients send one without a body
+    _require_no_body(request)  # accept a Content-Type, because real clients send this field even if there is no body
     view = yield from complete_payment(request, id, policy, now, clock)
     return _response(200, write_view(view))
 
@@ -207,7 +208,7 @@ def _get_public(
 
 
 def _options(_: RequestMessage, _id: str, _policy: ServicePolicy, _now: datetime, _clock: Clock) -> Flow[Response]:
-    """Answer the preflight request of a browser, without `Authorization`: only the public view is shared."""
+    """Answer the preflight request of a browser. Scripts may read only the public view, without `Authorization`."""
     yield from ()
     return _response(200, b"{}", _ANY_ORIGIN, *_PREFLIGHT)
 
@@ -216,11 +217,11 @@ _ANY_ORIGIN: Final = ("Access-Control-Allow-Origin", "*")
 _PREFLIGHT: Final = (
     ("Access-Control-Allow-Methods", "GET, HEAD"),
     ("Access-Control-Allow-Headers", "Content-Type"),
-    ("Access-Control-Max-Age", "7200"),  # in seconds; browsers allow at most this time
+    ("Access-Control-Max-Age", "7200"),  # the longest time in seconds that browsers allow
 )
 _PAYMENT_PATH: Final = re.compile(f"{re.escape(_PAYMENTS)}([^/]+)(.*)", re.DOTALL)
 
-# The operations: for each path, its methods. The paths are also the routes that observers see.
+# The operations for each path and method. Observers see these paths as routes.
 ROUTES: Final[Mapping[str, Mapping[str, Answer]]] = {
     COLLECTION_PATH: {"POST": _create, "GET": _list, "HEAD": _list},
     f"{_PAYMENTS}{{id}}": {"GET": _get, "HEAD": _get, "OPTIONS": _options},
@@ -229,7 +230,7 @@ ROUTES: Final[Mapping[str, Mapping[str, Answer]]] = {
 
 
 def route_of(path: str) -> tuple[str, str]:
-    """Return the path in `ROUTES` that matches the raw `path`, and the id in `path`. Both are `""` if none matches.
+    """Return the path in `ROUTES` that matches the raw `path`, and the id in `path`, or two empty texts.
 
     >>> route_of("/incoming-payments/7/complete"), route_of("/incoming-payments")
     (('/incoming-payments/{id}/complete', '7'), ('/incoming-payments', ''))
@@ -262,7 +263,7 @@ def _payment_id(text: str) -> PaymentId:
 
 
 def _is_public(head: Request, message: RequestMessage, policy: ServicePolicy) -> bool:
-    """Return whether the request is for the public view: a GET of a payment, without a token or a signature.
+    """Return whether the request is for the public view, which is a GET of a payment without a token and a signature.
 
     A request with an invalid token or signature does not get the public view. OPTIONS counts as GET.
     """
@@ -307,14 +308,14 @@ def require_content(request: Request | RequestMessage, *media_types: str) -> Non
 
 def _require_no_body(request: RequestMessage) -> None:
     if request.body:
-        text = f"this {request.method} request must not have a body: leave the body out"
+        text = f"this {request.method} request must not have a body: leave out the body"
         raise HttpRefused(400, "unexpected_body", text)
 
 
-# The media ranges that match JSON, with their specificity. RFC 9110 §12.5.1: the most specific range decides.
+# The media ranges that match JSON, with their specificity. The most specific range decides (RFC 9110 §12.5.1).
 _RANGES: Final[Mapping[str, int]] = {"*/*": 0, "application/*": 1, JSON_MEDIA_TYPE: 2}
 
-_NEVER: Final = re.compile(r";[ \t]*[qQ]=0(?:\.0{0,3})?[ \t]*(?:;|$)")  # RFC 9110 §12.4.2: a weight of zero
+_NEVER: Final = re.compile(r";[ \t]*[qQ]=0(?:\.0{0,3})?[ \t]*(?:;|$)")  # a weight of zero (RFC 9110 §12.4.2)
 
 
 def _require_acceptable(request: RequestMessage) -> None:
@@ -324,10 +325,10 @@ def _require_acceptable(request: RequestMessage) -> None:
 
 
 def _accepts_json(values: tuple[str, ...]) -> bool:
-    # The client is not authenticated yet and may send 64 KiB, and each range takes time.
+    # The client is not authenticated yet, could send 64 KiB, and each range takes time.
     if sum(map(len, values)) > limits.ACCEPT_CHARS_MAX:
         return False
-    # RFC 9110 §5.6.1.2: ignore empty list members. A field that has only empty members counts as absent.
+    # Ignore empty list members (RFC 9110 §5.6.1.2). A field that has only empty members counts as absent.
     ranges = [part for value in values for part in value.split(",") if part.strip()]
     matching = [found for part in ranges if (found := _range(part))]
     return not ranges or max(matching, default=(0, False))[1]
@@ -347,7 +348,7 @@ def _range(media_range: str) -> tuple[int, bool] | None:
 
 
 def _response(status: int, body: bytes, *headers: tuple[str, str]) -> Response:
-    # A resource holds a shared secret and changes often, so no cache may store it.
+    # A resource contains a shared secret and changes often, so no cache may store it.
     return Response(status, (("Content-Type", JSON_MEDIA_TYPE), ("Cache-Control", "no-store"), *headers), body)
 
 
@@ -363,7 +364,7 @@ def _refusal(error: errors.IncomingPaymentsError, policy: ServicePolicy) -> Resp
         headers = (("Retry-After", str(max(1, math.ceil(error.retry_after_s)))),)
     elif status == 503:
         if not isinstance(error, errors.ApprovalPending):
-            # The description may name files or servers of the host, so it is for the host only.
+            # The description may name files or servers of the host, so a client must not see it.
             description, details = "the service cannot answer now: try again later", {}
         headers = (("Retry-After", _RETRY_AFTER_S),)
     return evolve(_response(status, write_error(error.code, description, details), *headers), cause=error)
@@ -376,7 +377,7 @@ def http_refusal(error: HttpRefused) -> Response:
 
 
 def internal_error() -> Response:
-    """Return the response of a host after a port or this library failed. The reason belongs in the log of the host."""
+    """Return the response of a host after a port or this library failed. The host logs the reason."""
     return _response(
         500, write_error("internal_error", "the service failed and logged the reason: try again later", {})
     )

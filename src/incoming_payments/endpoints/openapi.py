@@ -1,4 +1,4 @@
-"""The OpenAPI document of the service. The package holds it as `openapi.json`, which `docs/openapi.py` writes."""
+"""The OpenAPI document of the service. `docs/openapi.py` writes the document to `openapi.json` in this package."""
 
 import json
 from importlib.resources import files
@@ -10,10 +10,10 @@ _TEXT: Final = files(__package__).joinpath("openapi.json")
 
 
 def openapi_document(policy: ServicePolicy) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document of a service with this `policy`, for a host to serve as JSON.
+    """Return the OpenAPI 3.1 document of a service with this `policy`, which a host can serve as JSON.
 
-    Its only server is `policy.base_url`. It leaves out the public view and the preflight request of browsers if
-    `policy` forbids them.
+    The only server in the document is `policy.base_url`. If `policy` forbids the public view or the preflight request
+    of browsers, the document leaves them out.
 
     >>> policy = ServicePolicy(base_url="https://bank.example/op", auth_server="https://auth.bank.example")
     >>> openapi_document(policy)["servers"]

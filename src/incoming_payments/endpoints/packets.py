@@ -1,11 +1,12 @@
-"""ILP over HTTP, Interledger RFC 35: answer the request of a peer with the reply to its packet.
+"""ILP over HTTP (Interledger RFC 35): answer the request of a peer with the reply to its packet.
 
-A peer POSTs one Prepare. The response has status 200 and holds the Fulfill or the Reject. RFC 35 sends the reply in a
-separate request to a callback URL, but no implementation in use does that, and neither does this module. A status other
-than 200 means that the request did not carry a packet of a known peer.
+A peer POSTs one Prepare. The response has status 200 and contains the Fulfill or the Reject. In RFC 35, the reply is a
+separate request to a callback URL. No implementation in use sends such requests, and this module does not send them
+either. A status other than 200 means that the request did not carry a packet of a known peer.
 
-**A peer's token is worth money**: this service trusts the holder of the token to settle the packets that it sends. So a
-token has a minimum length, only its digest is stored, and the time of a refusal reveals nothing about valid tokens.
+**A peer's token is worth money**, because this service trusts each sender that has the token to settle its packets. So
+a token has a minimum length, the service stores only its digest, and the time of a refusal reveals nothing about valid
+tokens.
 """
 
 import hmac
@@ -38,19 +39,21 @@ from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, PEER_TOKEN_CHARS_MIN
 
 ILP_PATH: Final = "/ilp"  # the default path below the base URL
 ILP_MEDIA_TYPE: Final = "application/octet-stream"
-_MEDIA_TYPES: Final = (ILP_MEDIA_TYPE, "application/ilp+octet-stream")  # npm ilp-plugin-http sends the second one
+# npm ilp-plugin-http sends the second media type
+_MEDIA_TYPES: Final = (ILP_MEDIA_TYPE, "application/ilp+octet-stream")
 _HEADERS: Final = (("Content-Type", ILP_MEDIA_TYPE),)
 
 _BEARER: Final = re.compile(r"bearer +([a-z0-9\-._~+/]+=*)", re.IGNORECASE)  # RFC 6750 §2.1
-# RFC 3986 §3.3: no empty segments, no dot segments and no percent-encoding, so that each path has one form.
+# A path (RFC 3986 §3.3) with no empty segments, no dot segments and no percent-encoding, so that each path has one
+# form.
 _PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@\-]+)+")
-_LOOKUP_BYTES: Final = 16  # the first half of a digest finds the peer; the rest is compared in constant time
+_LOOKUP_BYTES: Final = 16  # The first half of a digest finds the peer. The rest is compared in constant time.
 
 
 def _digests(tokens: Iterable[AccessToken]) -> tuple[bytes, ...]:
     tokens = all_of(AccessToken, tokens, member="tokens")
     if not 1 <= len(tokens) <= PEER_TOKENS_MAX:
-        raise InvalidValue(f"give each peer 1 to {PEER_TOKENS_MAX} tokens", member="tokens")
+        raise InvalidValue(f"a peer must have 1 to {PEER_TOKENS_MAX} tokens: add or remove tokens", member="tokens")
     if any(len(token.value) < PEER_TOKEN_CHARS_MIN for token in tokens):
         raise InvalidValue(f"a peer token must be at least {PEER_TOKEN_CHARS_MIN} random characters", member="tokens")
     return tuple(token.digest for token in tokens)
@@ -58,10 +61,11 @@ def _digests(tokens: Iterable[AccessToken]) -> tuple[bytes, ...]:
 
 @frozen
 class HttpPeer:
-    """A `peer` that sends packets over HTTP, with any of `tokens` as its bearer token.
+    """A `peer` that sends packets over HTTP. Any of `tokens` may be the bearer token of a request.
 
-    To change a token, add the new token, let the peer switch to it, and remove the old token. The digests of the tokens
-    are stored, not the tokens. Raises `InvalidValue` unless there are 1 to 8 tokens of at least 16 characters.
+    To replace a token, add the new token, let the peer switch to the new token, and remove the old token. The object
+    stores only the digests of the tokens. Raises `InvalidValue` unless there are 1 to 8 tokens of at least 16
+    characters.
     """
 
     peer: Peer = field(validator=instance(Peer))
@@ -104,7 +108,7 @@ class PacketPolicy:
         digests = [(digest, account.peer) for account in self.peers for digest in account.digests]
         index = {digest[:_LOOKUP_BYTES]: (digest[_LOOKUP_BYTES:], peer) for digest, peer in digests}
         if len(index) < len(digests):
-            raise InvalidValue("a token is listed twice: list it once", member="peers")
+            raise InvalidValue("a token is listed twice: list each token only once", member="peers")
         return index
 
     def sender_of(self, head: Request) -> Peer:
@@ -119,9 +123,9 @@ class PacketPolicy:
         return self.peer_of(head.values("authorization"))
 
     def peer_of(self, values: Sequence[str]) -> Peer:
-        """Return the peer that owns the token in `values`, the values of the `Authorization` field lines.
+        """Return the peer that has the token in `values`, the values of the `Authorization` field lines.
 
-        Raises `HttpRefused` with 401 when there is no bearer token, or when no peer owns it.
+        Raises `HttpRefused` with 401 when there is no bearer token, or when no peer has this token.
         """
         if not values:
             raise _unauthorized("token_missing", "send the header field Authorization: Bearer <token>")
@@ -141,8 +145,9 @@ def receive_packet_request(
 ) -> Flow[Response]:
     """Answer one request of a peer. The host has already compared its path with `policy.path`.
 
-    No request leads to a 5xx: an invalid packet and a failure of the store are answered with a Reject. An exception
-    such as `PortMissing` is never caused by a peer. The host then answers with `internal_reject`, and logs the reason.
+    No request leads to a 5xx, because the answer to an invalid packet or to a failure of the store is a Reject. A peer
+    can never cause an exception such as `PortMissing`. After an exception, the host answers with `internal_reject`, and
+    logs the reason.
     """
     try:
         peer = policy.sender_of(request)
@@ -154,7 +159,7 @@ def receive_packet_request(
 def receive_packet_body(
     peer: Peer, body: bytes, *, receiver: Receiver, clock: Callable[[], datetime]
 ) -> Flow[Response]:
-    """Answer the `body` of a request, for a host that called `policy.sender_of` before it read the body."""
+    """Answer the `body` of a request, for a host that has called `policy.sender_of` before it read the body."""
     if len(body) > ILP_PREPARE_BYTES_MAX:
         return http_refusal(body_too_large(ILP_PREPARE_BYTES_MAX))
     answer = yield from receive_packet_with_cause(body, peer=peer, receiver=receiver, clock=clock)
@@ -163,7 +168,7 @@ def receive_packet_body(
 
 
 def internal_reject(receiver: Receiver) -> Response:
-    """Return the response for a failure of a port or of this library: T00, which lets the peer retry."""
+    """Return the response for a failure of a port or of this library. Its T00 lets the peer retry."""
     return Response(200, _HEADERS, encode(receiver.reject(ErrorCode.INTERNAL_ERROR, "try again later")))
 
 

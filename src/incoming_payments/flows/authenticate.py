@@ -1,4 +1,4 @@
-"""Authenticate a request: first its access token, then its signature, then whether the request is a replay."""
+"""Authenticate a request: check its access token, then its signature, and then that it is not a replay."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -37,16 +37,16 @@ def authorized(
 ) -> Flow[tuple[ClientId, Allowance]]:
     """Return the client that sent `request` with the token of `query`, and its rights for the action of `query`.
 
-    Spec section 5. The signature must also cover the fields `covered`. The request counts against the quota of the
+    See spec section 5. The signature must also cover the fields `covered`. The request counts against the quota of the
     client.
 
-    Raises `TokenRefused`, also if the token lacks the access right, `SignatureRefused` with its `evidence`,
-    `QuotaExceeded`, `StoreUnavailable` when no further nonce can be stored, `ClockBehind` when a nonce cannot be
-    checked, `AuthorizationServerUnavailable` when the token cannot be introspected now, or `ClientKeysUnavailable`.
+    Raises `TokenRefused`, which includes a missing access right, `SignatureRefused` with its `evidence`, and
+    `QuotaExceeded`. Raises `StoreUnavailable` when the nonce store is full, `ClockBehind` when a nonce cannot be
+    checked, `AuthorizationServerUnavailable` when the token cannot be introspected now, and `ClientKeysUnavailable`.
 
-    The key is the one to which the active token is bound (RFC 9635 §7.2). If the introspection answer does not contain
-    that key, `keyid` chooses among the keys of the token's client. The nonce is stored last: all clients share the
-    capacity for nonces, so only a client with the key can use it, and only up to its quota.
+    The signature must be by the key to which the active token is bound (RFC 9635 §7.2). If the introspection answer
+    does not contain that key, `keyid` chooses a key of the token's client. The nonce is stored last, because all
+    clients share the nonce store. So only a client that has the key can store a nonce, and only up to its quota.
     """
     info = require_active((yield from _introspect(query)), now)
     keys: dict[str, PublicKey] = {}
@@ -104,7 +104,7 @@ def _find_key(client: ClientId, key_id: str) -> Flow[Mapping[str, object] | None
     except PortMissing as error:
         text = "the access token is not bound to a key by value: request a token with a key by value (RFC 9635 §7.1)"
         refusal = SignatureRefused("key_unusable", text)
-        refusal.hint = "the introspector answered without a key, and ports has no client_keys: pass client_keys=..."
+        refusal.hint = "the introspector gave no key for the token, and ports has no client_keys: pass client_keys=..."
         raise refusal from error
 
 
@@ -127,13 +127,13 @@ def _require_new(client: ClientId, proof: Proof, policy: ServicePolicy, now: dat
         is_new = yield from UseNonce(replay_key(proof, client), fresh_until(proof, policy.signature), now)
     except PortMissing as error:
         if nonce is None or policy.signature.nonce_required:
-            raise  # the policy cannot be enforced without the port, so the host must pass it
-        text = "this service does not support the nonce parameter: leave it out"
+            raise  # the policy requires nonces, so the host must pass the port
+        text = "this service does not support the nonce parameter: leave out nonce"
         refusal = SignatureRefused("nonce_unsupported", text)
         refusal.hint = "a signature has a nonce, and ports has no nonces: pass Ports(nonces=store.nonces)"
         raise refusal from error
     if not is_new:
         if nonce is None:
-            text = "this request was already used: sign it again with a nonce or a new created time"
+            text = "this request was already used: sign the request again with a nonce or a new created time"
             raise SignatureRefused("request_repeated", text)
         raise SignatureRefused("nonce_used", "the nonce was already used: sign each request with a new nonce")

@@ -1,4 +1,4 @@
-"""Complete a payment before it has received its `incomingAmount`. Spec section 3."""
+"""Complete a payment before it has received its `incomingAmount` (spec section 3)."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -20,7 +20,7 @@ from incoming_payments.wire import SummaryView
 def complete_payment(
     request: RequestMessage, id: PaymentId, policy: ServicePolicy, now: datetime, clock: Callable[[], datetime]
 ) -> Flow[SummaryView]:
-    """Close the payment `id` for the client that created it, and return it. A completed payment does not change.
+    """Close the payment `id` for its client, and return the payment. A completed payment does not change.
 
     `now` is the time for the token and the signature of `request`. `clock` is as in `complete`. Raises the exceptions
     of `find_for_client` and `complete`.
@@ -32,7 +32,7 @@ def complete_payment(
 
 @flow
 def complete(id: PaymentId | str, *, clock: Callable[[], datetime]) -> Flow[IncomingPayment]:
-    """Close the payment `id`, so that it takes no more money, and return it. A completed payment does not change.
+    """Close the payment `id`, which then accepts no more money, and return it. A completed payment does not change.
 
     The decision reads `clock`, in UTC, inside the store's transaction. Raises `PaymentNotFound`, `PaymentExpired`, and
     `InvalidValue` for an invalid id.

@@ -71,19 +71,19 @@ def create_payment(
     """Create the payment that the signed `request` describes, and return the resource.
 
     `now` is the time for the token and the signature of `request`. `clock` returns the time in UTC for the payment. The
-    flow calls it again directly before the insert: see `_insert`.
+    flow calls `clock` again directly before the insert (see `_insert`).
 
-    The authorization server may decide by the wallet address, so that member of the body is read before the token is
-    introspected. The whole body is read, and the wallet address is looked up, only after the caller is authenticated:
-    a look-up may be a request to another server. The quota of unpaid payments comes next, and the approval of the host
-    is last, so that the host decides only about payments that would be stored.
+    The authorization server may decide by the wallet address, so the flow reads this member of the body before it
+    introspects the token. The flow reads the whole body, and looks up the wallet address, only after the caller is
+    authenticated, because a look-up may be a request to another server. The quota of unpaid payments comes next. The
+    approval of the host is last, so that the host decides only about payments that would be stored.
 
-    A retry with the same `Idempotency-Key` gets the payment of the first request, in the state of its creation. This
-    holds even if the wallet address now takes no new payments, because a retry does not look it up. Such a retry counts
-    as a request, but it needs no approval, and does not count as an unpaid payment.
+    A retry with the same `Idempotency-Key` gets the payment of the first request, in the state of its creation. A retry
+    does not look up the wallet address, so it succeeds even if the wallet address now accepts no new payments. The
+    retry counts as a request. It needs no approval, and does not count as an unpaid payment.
 
-    The payment methods are allocated before the payment is stored. A crash between the two leaves unused payment
-    methods, which no client has seen. In the other order, a crash could leave a payment that cannot be paid. Raises
+    The payment methods are allocated before the payment is stored. A crash in between leaves unused payment methods,
+    which no client has seen. In the other order, a crash could leave a payment that cannot be paid. Raises
     `TokenRefused`, `SignatureRefused`, `MalformedJson`, `AccessForbidden`, `MalformedIdempotencyKey`,
     `IdempotencyKeyReused`, `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`,
     `QuotaExceeded`, `PolicyRefused`, `ApprovalPending`, `ApprovalUnavailable`.
@@ -94,7 +94,7 @@ def create_payment(
     try:
         client, allowance = yield from authorized(request, query, policy, now, covered=covered)
     except SignatureRefused as refusal:
-        if refusal.details.get("component") == IDEMPOTENCY_KEY:  # the signature lacks only this component
+        if refusal.details.get("component") == IDEMPOTENCY_KEY:  # only this component is missing in the signature
             raise key_not_covered(refusal) from refusal
         raise
     creation = read_create_request(
@@ -115,7 +115,7 @@ def create_payment(
 
 
 def _reserve_approved(payment: IncomingPayment) -> Flow[None]:
-    """Count `payment` as unpaid, and return once the host approves it.
+    """Count `payment` as unpaid, and return when the host has approved it.
 
     If the host does not approve, release the payment.
     """
@@ -133,7 +133,7 @@ def _hosted(url: WalletAddressUrl) -> Flow[WalletAddress]:
         text = "this service does not host walletAddress: check the URL"
         raise WalletAddressNotFound(text, member="walletAddress")
     if isinstance(wallet_address, InactiveWalletAddress):
-        text = "walletAddress takes no new payments: use another one"
+        text = "walletAddress accepts no new payments: use another wallet address"
         raise WalletAddressInactive(text, member="walletAddress")
     return wallet_address
 
@@ -170,7 +170,7 @@ def create_for_host(
 
 
 def _canonical(creation: CreateRequest, owner: ClientId) -> bytes:
-    """Return the arguments of a creation by the host as bytes that do not depend on their spelling."""
+    """Return the arguments of a creation by the host as bytes. Equal arguments give equal bytes."""
     limit, expires_at, metadata = creation.incoming_amount, creation.expires_at, creation.metadata
     return json.dumps(
         [
@@ -231,12 +231,12 @@ def _insert(
 ) -> Flow[tuple[IncomingPayment, Sequence[IlpPaymentMethod]]]:
     """Store the new payment, and return it with its payment methods.
 
-    Lists are in the order of creation times. If the time were read before a wait for another system, a client that
-    polls a list could miss the payment. So decide again here, with the time directly before the insert. `proposed` is
-    the payment as it was decided before the waits.
+    Lists are in the order of creation times. If the flow read the time before it waits for another system, a client
+    that polls a list could miss the payment. So this function decides again, with the time directly before the insert.
+    `proposed` is the payment of the decision before the waits.
 
-    If a concurrent request with the same idempotency key was faster, return its payment instead. The new payment is
-    then not stored. If the new payment is `reserved` in the quota of its client, release it.
+    If a concurrent request with the same idempotency key was faster, return the payment of that request. The new
+    payment is then not stored. If the new payment is `reserved` in the quota of its client, release it.
     """
     _, methods = yield from _with_methods(proposed)
     decision = decide(now=clock())

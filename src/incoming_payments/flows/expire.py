@@ -14,11 +14,11 @@ from incoming_payments.limits import SWEEP_PAYMENTS_MAX
 def announce_expired(now: datetime, *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[int]:
     """Write the `expired` event of at most `limit` payments that have expired by `now`.
 
-    Return how many payments were found. Raises `InvalidValue` unless `limit` is from 1 to `limits.SWEEP_PAYMENTS_MAX`
+    Return the number of payments found. Raises `InvalidValue` unless `limit` is from 1 to `limits.SWEEP_PAYMENTS_MAX`
     and `now` is in UTC.
 
-    Call it periodically. Call it again at once when it returns `limit`, because more payments may have expired. Two
-    concurrent sweeps never write an event twice.
+    Call this function periodically. If the result is `limit`, call it again at once, because more payments may have
+    expired. Two concurrent sweeps never write an event twice.
     """
     if type(limit) is not int or not 1 <= limit <= SWEEP_PAYMENTS_MAX:
         raise InvalidValue(f"limit must be an integer from 1 to {SWEEP_PAYMENTS_MAX}", member="limit")

@@ -1,4 +1,4 @@
-"""Get the latest state of an incoming payment, with a token or without one. Spec section 4.2."""
+"""Get the latest state of an incoming payment, with or without a token (spec section 4.2)."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -20,7 +20,7 @@ from incoming_payments.wire import PaymentView, PublicView
 
 @flow
 def get_payment(request: RequestMessage, id: PaymentId, policy: ServicePolicy, now: datetime) -> Flow[PaymentView]:
-    """Return the full resource for a signed `request` with a token that may read it.
+    """Return the full resource for a signed `request` whose token allows reading the payment.
 
     Raises the exceptions of `find_for_client`.
     """
@@ -34,9 +34,9 @@ def find_for_client(
 ) -> Flow[IncomingPayment]:
     """Return the payment `id` if `request` is signed, and its token allows `action` on that payment.
 
-    The authorization server may decide by the wallet address, so the payment is loaded before the token is
-    introspected. A refusal reveals whether the payment exists only after the caller is authenticated. Raises
-    `TokenRefused`, `SignatureRefused`, `QuotaExceeded`, `PaymentNotFound`, `AccessForbidden`.
+    The authorization server may decide by the wallet address, so the flow loads the payment before it introspects the
+    token. A refusal reveals only to an authenticated caller whether the payment exists. Raises `TokenRefused`,
+    `SignatureRefused`, `QuotaExceeded`, `PaymentNotFound`, `AccessForbidden`.
     """
     token = parse_authorization(request.values("authorization"))
     found = yield from _find(id)
@@ -50,14 +50,13 @@ def get_public_payment(id: PaymentId, policy: ServicePolicy) -> Flow[PublicView]
     """Return the public view of the payment, which needs no token. Raise `PaymentNotFound`."""
     payment = _existing((yield from _find(id)))
     wallet_address = yield from find_wallet_address(payment.wallet_address)
-    # A wallet address can be closed before its payments end. In that case, name the authorization server of the
-    # service.
+    # If the wallet address was closed before its payments ended, name the authorization server of the service.
     auth_server = wallet_address.auth_server if isinstance(wallet_address, WalletAddress) else policy.auth_server
     return PublicView(payment.received, auth_server)
 
 
 def methods_of(payment: IncomingPayment, now: datetime) -> Flow[Sequence[IlpPaymentMethod]]:
-    """Return the payment methods while the payment can receive, and an empty sequence afterwards."""
+    """Return the payment methods while the payment can receive money, and an empty sequence after that."""
     if not is_receivable(payment, now):
         return ()
     return check_methods((yield from AllocateMethods(payment)))

@@ -1,4 +1,4 @@
-"""Create a payment once for each idempotency key. See draft-ietf-httpapi-idempotency-key-header."""
+"""Create only one payment for each idempotency key. See draft-ietf-httpapi-idempotency-key-header."""
 
 import hashlib
 from datetime import datetime, timedelta
@@ -41,9 +41,9 @@ def keyed_request(client: ClientId, key: str, content: bytes) -> KeyedRequest:
 
 
 def read_key(request: RequestMessage, client: ClientId) -> KeyedRequest | None:
-    """Return `request` of `client` with its `Idempotency-Key`, or `None` if it has none.
+    """Return `request` of `client` with its `Idempotency-Key`, or `None` if it has no such field.
 
-    The fingerprint is over the bytes of the body, because a client repeats the same bytes. Raises
+    The fingerprint is computed from the bytes of the body, because a retry has the same bytes. Raises
     `MalformedIdempotencyKey`.
     """
     lines = request.values(IDEMPOTENCY_KEY)
@@ -59,8 +59,11 @@ def read_key(request: RequestMessage, client: ClientId) -> KeyedRequest | None:
 
 
 def key_not_covered(refusal: SignatureRefused) -> SignatureRefused:
-    """Return the refusal of a signature that lacks only `Idempotency-Key`. Its cause is the refusal by `verify`."""
-    text = f'the signature does not cover "{IDEMPOTENCY_KEY}": add it, without parameters, or do not send the field'
+    """Return the refusal of a signature that does not cover `Idempotency-Key`. The cause is the refusal by `verify`."""
+    text = (
+        f'the signature does not cover "{IDEMPOTENCY_KEY}": add this component, without parameters, or do not '
+        "send the field"
+    )
     replaced = SignatureRefused("idempotency_key_not_covered", text, component=IDEMPOTENCY_KEY)
     replaced.evidence = refusal.evidence
     return replaced
@@ -82,8 +85,8 @@ def load_created(keyed: KeyedRequest, found: KeyedCreation) -> Flow[IncomingPaym
     if found.fingerprint != keyed.fingerprint:
         text = "the idempotency key was used for another request: use a new key for each payment"
         if keyed.client == HOST:
-            # A retry with changed arguments is a mistake of the caller, and a new key would make a second payment.
-            text = "idempotency_key was used with other arguments: pass the same arguments to get that payment, "
+            # A retry with changed arguments is a mistake of the caller. A new key would create a second payment.
+            text = "idempotency_key was used with other arguments: pass the same arguments to get the first payment, "
             text += "and a new key only for another payment"
         raise IdempotencyKeyReused(text)
     return as_created((yield from LoadPayment(found.payment)))
@@ -92,7 +95,7 @@ def load_created(keyed: KeyedRequest, found: KeyedCreation) -> Flow[IncomingPaym
 def with_key(
     decision: Decision[IncomingPayment], keyed: KeyedRequest | None, *, idempotency_key_s: int
 ) -> Decision[IncomingPayment]:
-    """Return `decision`, which creates a payment, with the record of `keyed`.
+    """Add the record of `keyed` to `decision`, which creates a payment, and return the result.
 
     The store keeps the record for `idempotency_key_s` seconds.
     """

@@ -1,4 +1,4 @@
-"""List the payments of a wallet address, for a client, or any payments, for the host."""
+"""List the payments of a wallet address for a client, or any payments for the host."""
 
 from datetime import datetime
 
@@ -36,10 +36,10 @@ from incoming_payments.wire import PageView, cursor_not_found, read_list_request
 def list_payments(request: RequestMessage, query: str, policy: ServicePolicy, now: datetime) -> Flow[PageView]:
     """Return the page that the `query` of the signed `request` describes.
 
-    With the right `list`, the list has the payments that the client itself created. With `list-all`, it has the
-    payments of all clients. Errors in the query are raised, and the wallet address is looked up, only after the caller
-    is authenticated. Raises `TokenRefused`, `SignatureRefused`, `QuotaExceeded`, `MalformedQuery`, `CursorNotFound`,
-    `AccessForbidden`, `WalletAddressNotFound`.
+    A token with the right `list` gets the payments that the client itself created, and a token with `list-all` gets the
+    payments of all clients. The flow reports errors in the query, and looks up the wallet address, only after the
+    caller is authenticated. Raises `TokenRefused`, `SignatureRefused`, `QuotaExceeded`, `MalformedQuery`,
+    `CursorNotFound`, `AccessForbidden`, `WalletAddressNotFound`.
     """
     token = parse_authorization(request.values("authorization"))
     try:
@@ -74,7 +74,9 @@ def list_for_host(
 ) -> Flow[PaymentPage]:
     """Return a page of the payments that meet every filter, for the host's own app. See `IncomingPayments.list`."""
     if last is not None and (first is not None or cursor is None):
-        raise InvalidValue("pass last with a cursor, and without first", member="last")
+        raise InvalidValue(
+            "last needs a cursor, and excludes first: pass cursor too, and leave out first", member="last"
+        )
     size = (
         _size("last", last) if last is not None else _size("first", PAGE_PAYMENTS_DEFAULT if first is None else first)
     )
@@ -97,9 +99,9 @@ def _size(name: str, size: int) -> int:
 
 
 def _page(query: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> Flow[PaymentPage]:
-    """Return the page of `query` that follows the payment `cursor`, or with `backwards` the page that precedes it.
+    """Return the page of `query` after the payment `cursor`, or before it if `backwards` is true.
 
-    The limit of `query` is one more than the size of the page, to see whether other payments follow.
+    The limit of `query` is the size of the page plus one, which shows whether other payments follow.
     """
     size, place, others = query.limit - 1, None, False
     if cursor is not None:
@@ -108,8 +110,8 @@ def _page(query: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> 
         query = evolve(query, newer_than=place) if backwards else evolve(query, older_than=place)
     found = yield from FindPayments(query)
     payments = tuple(found[-size:] if backwards else found[:size])
-    # The payment of the cursor is on the other side of the page. If the state of that payment no longer matches the
-    # filter, look for a neighbour.
+    # The payment of the cursor lies on the other side of the page. If the state of this payment no longer matches the
+    # filter, look for another payment on that side.
     if place is not None and not others:
         other_side = evolve(query, limit=1, older_than=query.newer_than, newer_than=query.older_than)
         others = bool((yield from FindPayments(other_side)))
@@ -119,10 +121,10 @@ def _page(query: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> 
 
 
 def _listed(query: PaymentQuery, cursor: PaymentId) -> Flow[IncomingPayment]:
-    """Return the payment `cursor`. Raises `CursorNotFound` unless it has the wallet address and the client of the list.
+    """Return the payment `cursor`. Raises `CursorNotFound` unless its wallet address and client are those of the list.
 
-    So no cursor leads into another list, or shows that a payment exists there. Signing the cursor would add nothing.
-    The wallet address and the client never change, so a cursor never becomes invalid.
+    So a cursor cannot lead into another list, or show that a payment exists in another list. A signature of the cursor
+    would prove nothing more. The wallet address and the client never change, so a cursor never becomes invalid.
     """
     try:
         payment = yield from LoadPayment(cursor)

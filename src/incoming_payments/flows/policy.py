@@ -1,4 +1,4 @@
-"""The settings of an ASE for its service: URLs, time windows and limits. They are checked on construction."""
+"""The settings of an ASE for its service, such as URLs and limits. The constructor checks the settings."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,7 +24,8 @@ _MATCHED: Final[Mapping[str, str]] = {
     "insufficient_rights": "Insufficient Grant",
     "forbidden": "Insufficient Grant",
 }
-_BASE_URL_CHARS_MAX = limits.URL_CHARS_MAX - 100  # the URL of a payment is up to 100 characters longer
+# the URL of a payment is up to 100 characters longer than the base URL
+_BASE_URL_CHARS_MAX = limits.URL_CHARS_MAX - 100
 
 
 def _base_url(url: str) -> str:
@@ -44,21 +45,24 @@ def _auth_server(url: str) -> str:
 class ServicePolicy:
     """The settings of an incoming payment service. Raises `InvalidValue` with the name of the wrong setting.
 
-    - `base_url`: the public URL of the service. Payment ids and signature bases are built from it, never from `Host`.
+    - `base_url`: the public URL of the service. The ids of payments and the signature bases contain this URL, and never
+      the value of `Host`.
     - `auth_server`: the URL of the authorization server, where clients request grants.
     - `signature`: the policy for HTTP message signatures.
-    - `public_get`: whether a request without a token can read the public view, which holds the received amount. When
-      it is false, the answer is 401.
+    - `public_get`: whether a request without a token can read the public view, which contains the received amount. If
+      not, the response is 401.
     - `public_cors`: whether scripts of any website may read the public view (`Access-Control-Allow-Origin: *`).
-    - `allow_identical`: whether a signed request without a nonce may be repeated while it is fresh. Clients that retry,
-      or that sign twice within one second, send identical requests. Rafiki does, so `False` breaks its payments.
-    - `expiry_s_max`: how far `expiresAt` may lie in the future, in seconds.
-    - `idempotency_key_s`: how long the service keeps the `Idempotency-Key` of a created payment, in seconds.
-    - `default_expiry_s`: the seconds until a payment expires that has neither `incomingAmount` nor `expiresAt`, at most
-      `expiry_s_max`. `None` means never. The client reads the time in `expiresAt`.
-    - `metadata_bytes_max` and `metadata_depth_max`: limits of the metadata, as compact JSON.
-    - `wording`: `"web-monetization"` gives refusals the descriptions that the browser extension compares. The codes and
-      statuses of the refusals do not change.
+    - `allow_identical`: whether a client may repeat a signed request that has no nonce until its signature is too old.
+      Clients that retry, or that sign twice within one second, send identical requests. Rafiki sends such requests, so
+      `False` breaks payments from Rafiki.
+    - `expiry_s_max`: how many seconds in the future `expiresAt` may be.
+    - `idempotency_key_s`: for how many seconds the service keeps the `Idempotency-Key` of a created payment.
+    - `default_expiry_s`: the number of seconds after which a payment expires that has neither `incomingAmount` nor
+      `expiresAt`, at most `expiry_s_max`. `None` means never. The response shows the time in `expiresAt`.
+    - `metadata_bytes_max` and `metadata_depth_max`: the greatest size and nesting depth of the metadata, as compact
+      JSON.
+    - `wording`: the descriptions of refusals. `"web-monetization"` selects those that the browser extension compares.
+      The codes and statuses stay the same.
     """
 
     base_url: str = field(converter=_base_url)
@@ -93,7 +97,7 @@ class ServicePolicy:
 
     @signature.validator
     def _check_required(self, _: object, signature: SignaturePolicy) -> None:
-        # Spec section 5: a signature MUST cover these components. A host can require more of them.
+        # A signature must cover these components (spec section 5). A host can require further components.
         if missing := [name for name in SignaturePolicy().required if name not in signature.required]:
             raise InvalidValue(f"signature must also require {', '.join(missing)}", member="signature")
 
@@ -106,7 +110,7 @@ class ServicePolicy:
         return _MATCHED.get(error.code, error.description)
 
     def payment_url(self, id: PaymentId) -> str:
-        """Return the URL of the payment, which is its `id` in JSON. Spec section 2.2."""
+        """Return the URL of the payment, which is its `id` in JSON (spec section 2.2)."""
         return f"{self.base_url}{COLLECTION_PATH}/{id}"
 
     def payment_id(self, payment: PaymentId | str) -> PaymentId:
@@ -121,7 +125,7 @@ class ServicePolicy:
         with suppress(InvalidValue):
             url = canonical_url(payment, member="payment")
             text = url.removeprefix(below)
-            if text == url:  # do not show the last segment or the query, which may hold a secret
+            if text == url:  # do not show the last segment or the query, which may contain a secret
                 parts = urlsplit(url)
                 found = f"a URL below {parts.scheme}://{parts.netloc}{parts.path.rpartition('/')[0]}/"
         try:

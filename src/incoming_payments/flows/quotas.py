@@ -17,19 +17,22 @@ def admit(client: ClientId, now: datetime) -> Flow[None]:
     """Count a request of `client`. Raises `QuotaExceeded`."""
     wait_s = yield from CountRequest(client, now)
     given: object = wait_s
-    if isinstance(given, bool):  # a port may return a `bool` by mistake
-        text = f"{CountRequest.method} answered {wait_s}: return None to admit the request, or seconds to wait"
+    if isinstance(given, bool):  # a `bool`, which a port may return by mistake, is also an `int`
+        text = (
+            f"{CountRequest.method} returned {wait_s}: return None to admit the request, or the number of "
+            "seconds to wait"
+        )
         raise ConfigurationError(text, setting="quotas")
     if wait_s is not None:
-        text = "you have sent too many requests: wait the number of seconds in Retry-After before the next request"
+        text = "you have sent too many requests: wait for the number of seconds in Retry-After before the next request"
         raise QuotaExceeded("too_many_requests", text, retry_after_s=wait_s)
 
 
 def reserve(payment: IncomingPayment) -> Flow[None]:
     """Count `payment`, which is not stored yet, as unpaid. Raises `QuotaExceeded`.
 
-    When the quota is used up, look for a counted payment that is no longer unpaid, oldest first, and count `payment` in
-    its place. So a credit need not release its payment, and a lost release cannot lock a client out.
+    When the quota is used up, this function looks for a counted payment that is no longer unpaid, oldest first, and
+    counts `payment` instead. So a credit need not release its payment, and a lost release cannot lock a client out.
     """
     counted = yield from ReserveUnpaid(payment.client, payment.id)
     retry_s: float = QUOTA_RETRY_S_MAX
@@ -41,14 +44,14 @@ def reserve(payment: IncomingPayment) -> Flow[None]:
             break
         retry_s = min(retry_s, unpaid_s)
     if counted:
-        text = "you have too many unpaid payments: wait until one is paid or expires, or complete one"
+        text = "you have too many unpaid payments: complete a payment, or wait until a payment is paid or expires"
         raise QuotaExceeded("too_many_unpaid_payments", text, retry_after_s=retry_s)
 
 
 def _unpaid_s(id: PaymentId, now: datetime) -> Flow[float | None]:
-    """Return how many seconds the payment can stay unpaid, or `None` if it is paid, closed, expired or not stored.
+    """Return the number of seconds for which the payment can stay unpaid, or `None` if it is no longer unpaid.
 
-    A payment that is not stored yet may be stored soon. Its id says when the create began.
+    A payment that is not stored yet may be stored soon. Its id contains the time at which the create began.
     """
     try:
         payment = yield from LoadPayment(id)

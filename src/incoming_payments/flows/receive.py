@@ -1,4 +1,4 @@
-"""Credit money to a payment, from any payment rail. Spec section 3."""
+"""Credit money from any payment rail to a payment (spec section 3)."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -30,8 +30,8 @@ def receive(id: PaymentId | str, *, credit_id: str, amount: Amount, clock: Calla
     the same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that
     reaches or passes `incomingAmount` completes the payment.
 
-    `clock` returns the time in UTC. The decision calls it inside the store's transaction, perhaps in another thread. So
-    money is not credited if the payment expired while the credit waited for the store.
+    `clock` returns the time in UTC. The decision calls `clock` inside the store's transaction, perhaps in another
+    thread. So money is not credited if the payment expired while the credit waited for the store.
 
     Raises `PaymentNotFound`, `PaymentCompleted`, `PaymentExpired`, `AssetMismatch`, `AmountOverflow`, `CreditIdReused`.
     Raises `InvalidValue` for an invalid id, an amount of zero, a `clock` that is not a function or returns a time that
@@ -50,7 +50,7 @@ def receive(id: PaymentId | str, *, credit_id: str, amount: Amount, clock: Calla
         raise InvalidValue(
             "clock must be a function that returns the time, such as lambda: datetime.now(UTC)", member="clock"
         )
-    check_time(clock())  # a wrong clock is found before the store is called
+    check_time(clock())  # find a wrong clock before the call of the store
     decide = partial(_decide, name, check_amount(amount), clock)
     return (yield from UpdatePayment(payment_id(id), decide, name))
 

@@ -1,4 +1,4 @@
-"""Receive an ILP packet: the STREAM receiver as one use case. Interledger RFC 27 and RFC 29."""
+"""Receive an ILP packet with the STREAM receiver, as one use case (Interledger RFC 27 and RFC 29)."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -44,7 +44,7 @@ _REFUSALS: Final = (
 class PacketAnswer:
     """The encoded `reply` to a packet, and its `cause` if the payment or a port refused it.
 
-    `cause` is for the log of the host only. A `StoreError` or a `PortUnavailable` is a failure of a port.
+    `cause` is only for the log of the host. A `StoreError` or a `PortUnavailable` is a failure of a port.
     `AssetMismatch` and `CreditIdReused` point to a mistake of the peer, or to an attack.
     """
 
@@ -56,12 +56,11 @@ class PacketAnswer:
 def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Callable[[], datetime]) -> Flow[bytes]:
     """Answer the ILP Prepare `packet` that `peer` sent. Return the encoded Fulfill or Reject.
 
-    It returns a Fulfill only after the money is credited durably. A repeated packet is fulfilled again and credited
-    once. Every other packet, and every failure of the store, is answered with a Reject. `ilp.receive` lists the
-    Rejects.
+    The flow returns a Fulfill only after the credit is durable. A repeated packet is fulfilled again and credited once.
+    The flow answers every other packet, and every failure of the store, with a Reject. `ilp.receive` lists the Rejects.
 
-    `clock` returns the time in UTC. The flow calls it when the packet arrives. The decision calls it again inside
-    the store's transaction, perhaps in another thread. So a packet is not credited if it or its payment expired
+    `clock` returns the time in UTC. The flow calls it when the packet arrives. The decision calls `clock` again inside
+    the store's transaction, perhaps in another thread. So a packet is not credited if the packet or its payment expired
     while the packet waited for the store. Raises `InvalidValue` when `clock` returns a time that is not in UTC.
 
     ```python
@@ -75,10 +74,10 @@ def receive_packet(packet: bytes, *, peer: Peer, receiver: Receiver, clock: Call
 def receive_packet_with_cause(
     packet: bytes, *, peer: Peer, receiver: Receiver, clock: Callable[[], datetime]
 ) -> Flow[PacketAnswer]:
-    """Answer a packet as `receive_packet` does, and also return the reason of a refusal, for the log of the host."""
+    """Answer a packet like `receive_packet`, and also return the reason for a refusal, for the log of the host."""
     now = clock()
     check_time(now)
-    # Draw the nonce first, so that no step can fail after the money is credited.
+    # Draw the nonce first, so that no step can fail after the credit.
     nonce = yield from DrawRandomness(NONCE_BYTES)
     opened = open_packet(packet, peer=peer, receiver=receiver, nonce=nonce, now=now)
     if not isinstance(opened, Arrival):
@@ -97,10 +96,10 @@ def _reply_to(arrival: Arrival, now: datetime, clock: Callable[[], datetime]) ->
 
 
 def _credited(arrival: Arrival, clock: Callable[[], datetime]) -> Flow[IncomingPayment]:
-    """Credit the packet, and return the payment. If the host has an approval port, request its approval first.
+    """Credit the packet, and return the payment. If the host has an approval port, request the approval first.
 
-    The driver raises `ApprovalRequired` if the host has the port and the payment takes the packet. So the host does not
-    decide about a packet that is refused anyway, carries no money, or is credited already.
+    The driver raises `ApprovalRequired` if the host has the port and the payment accepts the packet. So the host does
+    not have to decide about a packet that is refused anyway, carries no money, or is already credited.
     """
     id = arrival.credit_id
     decide = partial(arrival.decide, id, clock)
@@ -113,7 +112,7 @@ def _credited(arrival: Arrival, clock: Callable[[], datetime]) -> Flow[IncomingP
 
 
 def approval_of(arrival: Arrival, payment: IncomingPayment) -> Flow[Approved | IncomingPaymentsError]:
-    """Return the proof that the host approves the money of `arrival`, or the error to raise if it does not.
+    """Return the proof that the host approves the money of `arrival`, or the error to raise.
 
     The decision raises this error, unless a copy of the packet was approved and credited in the meantime.
     """

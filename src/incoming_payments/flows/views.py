@@ -1,4 +1,4 @@
-"""Build the resource that a client reads from a stored payment. All functions are pure."""
+"""Convert a stored payment into the resource that a client reads. All functions are pure."""
 
 from collections.abc import Sequence
 
@@ -22,14 +22,14 @@ def check_methods(methods: object) -> Sequence[IlpPaymentMethod]:
         if not others and 1 <= len(methods) <= METHODS_MAX:
             return methods
         found += f" of {others[0]}" if others else f" of length {len(methods)}"
-    text = f"{AllocateMethods.method} answered {found}: return a list of 1 to {METHODS_MAX} IlpPaymentMethod"
+    text = f"{AllocateMethods.method} returned {found}: return a list of 1 to {METHODS_MAX} IlpPaymentMethod"
     raise ConfigurationError(text, setting="methods")
 
 
 def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMethod]) -> PaymentView:
     """Return the resource of spec section 2.2.
 
-    `completed` is true only in the completed state. It is false for a payment that expired.
+    `completed` is true only in the completed state. For an expired payment, it is false.
     """
     terms, progress = payment.terms, payment.progress
     return PaymentView(
@@ -42,12 +42,12 @@ def view_of(payment: IncomingPayment, url: str, methods: Sequence[IlpPaymentMeth
         metadata=terms.metadata,
         created_at=terms.created_at,
         updated_at=progress.updated_at,
-        methods=tuple(dict.fromkeys(methods)),  # spec section 2.2: unique items
+        methods=tuple(dict.fromkeys(methods)),  # the items must be unique (spec section 2.2)
     )
 
 
 def summary_of(payment: IncomingPayment, url: str) -> SummaryView:
-    """Return the resource for a list, or for a complete request: without methods and `updatedAt`."""
+    """Return the resource for a list or a complete request, which has no methods and no `updatedAt`."""
     return SummaryView(
         id=url,
         wallet_address=payment.wallet_address,

@@ -1,4 +1,4 @@
-"""GNAP for a resource server: access tokens, their access rights, and the challenge. RFC 9635 and RFC 9767."""
+"""GNAP for a resource server: access tokens, their access rights, and the challenge (RFC 9635 and RFC 9767)."""
 
 from incoming_payments.gnap.access import AccessRight, Action, read_access
 from incoming_payments.gnap.introspection import (

@@ -1,8 +1,8 @@
-"""Access rights, and the operations that they allow. RFC 9635 §8, with the type and the actions of Open Payments.
+"""Access rights (RFC 9635 §8) with the type and the actions of Open Payments, and the operations that they allow.
 
-An action allows an operation on the payments that the client created. Its `-all` form allows the operation on the
-payments of all clients. A right with an `identifier` applies to that wallet address only. Without it, a right applies
-to all wallet addresses.
+An action allows an operation on the payments that the client created. The `-all` form of the action allows the
+operation on the payments of all clients. A right with an `identifier` applies only to that wallet address. A right that
+has no `identifier` applies to all wallet addresses.
 """
 
 import enum
@@ -19,7 +19,7 @@ from incoming_payments.limits import ACCESS_RIGHTS_MAX
 
 
 class Action(enum.StrEnum):
-    """An action that a right allows, spelled as in JSON."""
+    """An action that a right allows. The value is its name in JSON."""
 
     CREATE = "create"
     READ = "read"
@@ -36,11 +36,12 @@ def _actions(actions: Iterable[str]) -> frozenset[Action]:
     try:
         return frozenset(map(Action, actions))
     except (ValueError, TypeError):
-        raise InvalidValue(f"actions must be among {', '.join(Action)}", member="actions") from None
+        raise InvalidValue(f"each of actions must be one of {', '.join(Action)}", member="actions") from None
 
 
 _TYPE: Final = "incoming-payment"
-# These members narrow a right in ways that this service does not know: RFC 9635 §8, and `limits` of Open Payments.
+# The members that narrow a right in ways that this service does not support (RFC 9635 §8, and `limits` of Open
+# Payments).
 _NARROWING: Final = frozenset({"locations", "datatypes", "privileges", "limits"})
 
 
@@ -50,7 +51,7 @@ def _identifier(identifier: str | None) -> WalletAddressUrl | None:
 
 @frozen
 class AccessRight:
-    """The right to `actions` on the payments of the wallet address `identifier`, or of all if that is `None`.
+    """The right to `actions` on the payments of one wallet address, or of all if `identifier` is `None`.
 
     Raises `InvalidValue` when an action is unknown, `actions` is empty, or `identifier` is not a wallet address URL.
     The type of the right is always `incoming-payment`. `read_access` reads the rights of an introspection answer.
@@ -70,12 +71,13 @@ class AccessRight:
 
 
 def read_access(access: object) -> tuple[AccessRight, ...]:
-    """Return the rights on incoming payments in `access`, the JSON value of an introspection answer. RFC 9767 §3.3.
+    """Return the rights on incoming payments in `access`, a member of an introspection answer (RFC 9767 §3.3).
 
-    An authorization server may know more than this service, so unknown content is left out: rights of other types,
-    references to rights, unknown actions, rights without a known action, rights with `locations`, `datatypes`,
-    `privileges` or `limits`, and rights on an `identifier` that is `null` or not a wallet address URL. Rights after the
-    first `limits.ACCESS_RIGHTS_MAX` are left out too. This function raises no error, and makes no right wider.
+    An authorization server may know more than this service, so this function ignores unknown content. It ignores rights
+    of other types, references to rights, and unknown actions. It ignores rights that have no known action, or have
+    `locations`, `datatypes`, `privileges` or `limits`. It ignores rights whose `identifier` is `null` or not a wallet
+    address URL, and rights after the first `limits.ACCESS_RIGHTS_MAX`. This function raises no error, and makes no
+    right wider.
 
     >>> read_access([{"type": "incoming-payment", "actions": ["read", "refund"]}, {"type": "quote"}, "a-reference"])
     (AccessRight(actions=frozenset({<Action.READ: 'read'>}), identifier=None),)
@@ -98,18 +100,18 @@ def _read_right(right: object) -> AccessRight | None:
         return None
 
 
-Reach = Literal["own", "all"]  # the payments that this client created, or the payments of all clients
+Reach = Literal["own", "all"]  # the payments of the client itself, or the payments of all clients
 
 
 @frozen
 class Allowance:
-    """The rights of a token that name one action (`own`) or the `-all` form of that action (`all`)."""
+    """The rights of a token to one action. `own` are the rights to the action, and `all` those to its `-all` form."""
 
     own: tuple[AccessRight, ...]
     all: tuple[AccessRight, ...]
 
     def reach(self, url: WalletAddressUrl) -> Reach | None:
-        """Return which payments of this wallet address the rights cover; `None` if they cover none."""
+        """Return which payments of this wallet address the rights cover, or `None` if they cover no payment."""
         if any(right.covers(url) for right in self.all):
             return "all"
         if any(right.covers(url) for right in self.own):
@@ -126,7 +128,7 @@ def authorize(rights: Iterable[AccessRight], action: Action) -> Allowance:
     own = tuple([right for right in rights if action in right.actions])
     every = tuple([right for right in rights if f"{action}-all" in right.actions])
     if not own and not every:
-        text = f"the access token has no right to {action}: request a grant with that action"
+        text = f"the access token has no right to {action}: request a grant with this action"
         raise TokenRefused("insufficient_rights", text, action=str(action))
     return Allowance(own, every)
 
@@ -141,19 +143,24 @@ def require_payment(allowance: Allowance, payment: IncomingPayment, client: str)
     """Return `payment` if `client` may use it.
 
     Raises `PaymentNotFound` when `allowance` does not apply to the wallet address of the payment. The message is the
-    same as for a payment that does not exist, so the client does not learn of the payment. Raises `AccessForbidden`
-    when another client created the payment and the right covers only the client's own payments.
+    same as for a payment that does not exist, so the client cannot learn that the payment exists. Raises
+    `AccessForbidden` when another client created the payment and the right covers only the client's own payments.
     """
     reach = allowance.reach(payment.wallet_address)
     if reach is None:
         raise payment_not_found()
     if reach == "own" and payment.client != client:
-        text = "another client created this payment, and the access token covers only payments of your own client"
+        text = (
+            "another client created this payment, but the access token covers only payments of your client: "
+            "request a grant with the -all form of the action"
+        )
         raise AccessForbidden(text)
     return payment
 
 
 def payment_not_found() -> PaymentNotFound:
-    """Return the same error for a payment that does not exist and for a hidden payment, so that a client cannot tell
-    them apart."""
+    """Return the error for a payment that does not exist, or that must be hidden.
+
+    The error is the same in both cases, so that a client cannot distinguish them.
+    """
     return PaymentNotFound("there is no such incoming payment: check the id")

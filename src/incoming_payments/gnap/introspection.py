@@ -1,4 +1,4 @@
-"""The facts about an access token, read from an introspection answer or from a static list. RFC 9767 §3.3."""
+"""The facts about an access token, from an introspection answer (RFC 9767 §3.3) or from a static list."""
 
 import base64
 import hashlib
@@ -26,16 +26,16 @@ from incoming_payments.wire.strict import read_object
 
 Dialect = Literal["rfc9767", "rafiki"]
 
-# RFC 7638 §3.2: the members of the thumbprint of a key, in their order
+# the members of the thumbprint of a key, in order (RFC 7638 §3.2)
 _THUMBPRINT: Final = {"EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x"), "RSA": ("e", "kty", "n")}
 
 
 @frozen
 class TokenQuery:
-    """A question to the authorization server: is `token` active, and does it allow `action` on `wallet_address`?
+    """A question to the authorization server: whether `token` is active and allows `action` on `wallet_address`.
 
-    The wallet address of a create or list request is the one that the client names. It may be unknown to this service.
-    `wallet_address` is `None` when the request names none, or is about a payment that does not exist.
+    For a create or list request, the client names the wallet address, which this service may not host. `wallet_address`
+    is `None` when the request names no wallet address, or is about a payment that does not exist.
     """
 
     token: AccessToken = field(validator=instance(AccessToken))
@@ -48,7 +48,7 @@ def _frozen_jwk(jwk: Mapping[str, object] | None) -> Mapping[str, object] | None
     if given is None:
         return None
     if not isinstance(given, Mapping):
-        text = f"jwk must be the members of a public JWK, such as key.public_jwk(), not {name_of(given)}"
+        text = f"jwk must be a mapping with the members of a public JWK, such as key.public_jwk(), not {name_of(given)}"
         raise InvalidValue(text, member="jwk")
     return MappingProxyType(dict(given))
 
@@ -63,8 +63,8 @@ class AccessTokenInfo:
 
     `client` identifies the client permanently, so that the client can find its own payments later. Open Payments uses
     the URL of the client's wallet address. `jwk` is the public key to which the token is bound (RFC 9635 §7.2), or
-    `None` if the authorization server does not give the key. The service refuses the token from `expires_at` on, if it
-    is set, even if an introspector still has it in a cache. The service also refuses the token before `not_before`.
+    `None` if the authorization server does not give the key. From `expires_at` on, the service refuses the token, even
+    if an introspector still has the token in a cache. The service also refuses the token before `not_before`.
 
     Raises `InvalidValue` for a malformed `client`, too many rights, or a time without a time zone.
     """
@@ -93,15 +93,15 @@ def require_active(info: AccessTokenInfo | None, now: datetime) -> AccessTokenIn
     """Return `info` if its token is active at `now`.
 
     Raises `TokenRefused` with the reason `invalid_token` when the authorization server does not know the token, and
-    with `token_expired` when the token has expired, so that clients can handle the two cases differently. A token is
-    accepted up to `limits.CLOCK_SKEW_S_DEFAULT` seconds before its `not_before`, because two clocks differ.
+    with `token_expired` when the token has expired, so that clients can handle the two cases differently. Clocks may
+    differ, so a token is accepted up to `limits.CLOCK_SKEW_S_DEFAULT` seconds before its `not_before`.
     """
     if info is None:
         raise TokenRefused("invalid_token", "the access token is not active: request a new grant")
     if info.expires_at is not None and now >= info.expires_at:
-        raise TokenRefused("token_expired", "the access token has expired: rotate it or request a new grant")
+        raise TokenRefused("token_expired", "the access token has expired: rotate the token, or request a new grant")
     if info.not_before is not None and now + _SKEW < info.not_before:
-        raise TokenRefused("invalid_token", "the access token is not active yet: use it later")
+        raise TokenRefused("invalid_token", "the access token is not active yet: use the token later")
     return info
 
 
@@ -113,17 +113,17 @@ def read_introspection(
 ) -> AccessTokenInfo | None:
     """Return the facts in `body`, the introspection answer of an authorization server, or `None` for `active: false`.
 
-    The client is the first of `client`, `instance_id` and the thumbprint of the key (RFC 7638) that is a valid
-    identifier. If `client` is an object, its `walletAddress` is used. A URL is converted to the canonical spelling of
-    wallet addresses. `read_access` reads the rights. In the dialect `rafiki`, the key is the `jwk` of the `client` if
-    there is no `key`. If both are missing, the `jwk` of the result is `None`.
+    The identifier of the client is the first valid one of `client`, `instance_id` and the thumbprint of the key (RFC
+    7638). If `client` is an object, its `walletAddress` is used. A URL is converted to the canonical spelling of wallet
+    addresses. `read_access` reads the rights. In the dialect `rafiki`, the key may be in `key`, or in the `jwk` of the
+    `client`. If both are missing, the `jwk` of the result is `None`.
 
     Raises `AuthorizationServerUnavailable` when `body` is too large, is not a JSON object, has a member twice, or has
     an `active`, `exp`, `nbf`, `iss` or `aud` of the wrong form. Raises `TokenRefused` with `key_unusable` when the
     token is not bound to a public key, given by value, for HTTP message signatures. Raises `TokenRefused` with
-    `invalid_token` when `iss` is not `issuer`, if given, or `aud` does not name `audience`. The `hint` of a
-    `TokenRefused` says which setting may be wrong, with a piece of the answer. Raises `InvalidValue` when `body` is not
-    bytes.
+    `invalid_token` when `issuer` is given and `iss` differs from it, or when `aud` does not name `audience`. The `hint`
+    of a `TokenRefused` names the setting that may be wrong, and shows a part of the answer. Raises `InvalidValue` when
+    `body` is not bytes.
 
     >>> read_introspection(b'{"active": false}')
     """
@@ -166,10 +166,10 @@ def _shown(value: object) -> str:
 def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | None) -> None:
     if issuer is not None and answer.get("iss") != issuer:
         if not isinstance(answer.get("iss"), str):
-            _unreadable('must have iss, unless the authorization server is Rafiki and dialect is "rafiki"')
+            _unreadable('must have the member iss, unless the authorization server is Rafiki and dialect is "rafiki"')
         text = "another authorization server issued the access token: request a new grant"
         hint = f"issuer is {_shown(issuer)}, and the introspection answer has the iss {_shown(answer['iss'])}"
-        raise _refused("invalid_token", text, f"{hint}: if this is your authorization server, set issuer to its iss")
+        raise _refused("invalid_token", text, f"{hint}: if this is your authorization server, set issuer to this iss")
     aud = answer.get("aud")
     names = [aud] if isinstance(aud, str) else aud
     if names is None:
@@ -179,16 +179,20 @@ def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | N
     if audience not in names:
         text = "the access token is for other services: request a grant for this service"
         hint = f"audience is {_shown(audience)}, and the introspection answer has the aud {_shown(aud)}"
-        raise _refused("invalid_token", text, f"{hint}: if it names this service, set audience to that name")
+        raise _refused("invalid_token", text, f"{hint}: if this aud names this service, set audience to that name")
 
 
 def _jwk(key: object) -> dict[str, Any]:
     jwk = key.get("jwk") if isinstance(key, dict) and _proof(key) == "httpsig" else None
     if not isinstance(jwk, dict):
         text = "the authorization server gives no JWK with the proof method httpsig as the key of the access token"
-        found = "a key without a JWK, or for another proof than httpsig" if isinstance(key, dict) else "no key by value"
+        found = (
+            "a key that has no JWK, or whose proof method is not httpsig"
+            if isinstance(key, dict)
+            else "no key by value"
+        )
         hint = f"the introspection answer has {found}: let the authorization server send the "
-        hint += 'key of the token by value, or set dialect to "rafiki" if it is Rafiki'
+        hint += 'key of the token by value, or set dialect to "rafiki" if the authorization server is Rafiki'
         raise _refused("key_unusable", f"{text} (RFC 9635 §7.1)", hint)
     return jwk
 
@@ -224,18 +228,19 @@ def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:
         try:
             return client_id(_one_spelling(name))
         except InvalidValue:
-            pass  # the name is absent, or is not printable ASCII without spaces
+            pass  # the identifier is absent, or is not printable ASCII without spaces
     if jwk is None:
         text = "the access token has neither a client nor a key: request a new grant"
         hint = (
-            "the introspection answer has neither a usable client or instance_id nor a key: "
-            "let the authorization server name the client"
+            "the introspection answer has neither a usable client or instance_id nor a key: configure the "
+            "authorization server so that it names the client"
         )
         raise _refused("key_unusable", text, hint)
     members = {name: str(jwk.get(name)) for name in _THUMBPRINT.get(str(jwk.get("kty")), sorted(jwk))}
     digest = hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).digest()
     thumbprint = base64.urlsafe_b64encode(digest).decode().rstrip("=")
-    return client_id(f"urn:ietf:params:oauth:jwk-thumbprint:sha-256:{thumbprint}")  # RFC 9278
+    # the URI form of a thumbprint (RFC 9278)
+    return client_id(f"urn:ietf:params:oauth:jwk-thumbprint:sha-256:{thumbprint}")
 
 
 def _one_spelling(name: Any) -> Any:
@@ -249,7 +254,7 @@ def _one_spelling(name: Any) -> Any:
 class StaticIntrospector:
     """An introspector with a fixed list of tokens, for development, tests and demonstrations.
 
-    It keeps only the SHA-256 digests of the tokens. Raises `InvalidValue` when a token is listed twice.
+    The introspector keeps only the SHA-256 digests of the tokens. Raises `InvalidValue` when a token is listed twice.
     """
 
     def __init__(self, tokens: Iterable[tuple[AccessToken, AccessTokenInfo]]) -> None:
@@ -258,9 +263,9 @@ class StaticIntrospector:
             all_of(AccessToken, [token], member="tokens")
             all_of(AccessTokenInfo, [info], member="tokens")
             if token.digest in self._by_digest:
-                raise InvalidValue("an access token is listed twice: list it once", member="token")
+                raise InvalidValue("an access token is listed twice: list each token only once", member="token")
             self._by_digest[token.digest] = info
 
     def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
-        """Return the facts about the token, or `None` if it is not listed."""
+        """Return the facts about the token, or `None` if the token is not listed."""
         return self._by_digest.get(query.token.digest)

@@ -1,4 +1,4 @@
-"""The access token in the `Authorization` field, and the challenge in `WWW-Authenticate`. RFC 9635 §7.2 and §9.1."""
+"""The access token in `Authorization` (RFC 9635 §7.2), and the challenge in `WWW-Authenticate` (§9.1)."""
 
 import hashlib
 import re
@@ -12,12 +12,12 @@ from incoming_payments.errors import InvalidValue, TokenRefused
 from incoming_payments.limits import TOKEN_CHARS_MAX
 
 _TOKEN68: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # RFC 9110 §11.2
-_GNAP: Final = re.compile(r"gnap +", re.IGNORECASE)  # RFC 9110 §11.1: the scheme is case-insensitive
+_GNAP: Final = re.compile(r"gnap +", re.IGNORECASE)  # the scheme, which is case-insensitive (RFC 9110 §11.1)
 
 
 @frozen
 class AccessToken:
-    """An access token. Its `repr` and `str` do not show the value, because it is the client's secret.
+    """An access token. The `repr` and `str` do not show the value, because the value is the client's secret.
 
     Raises `InvalidValue` unless the value is token68 (RFC 9110 §11.2) of at most `limits.TOKEN_CHARS_MAX` characters.
 
@@ -38,12 +38,12 @@ class AccessToken:
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 of the token. Look up tokens by this digest, so that the time of a comparison reveals nothing."""
+        """The SHA-256 of the token. Look up tokens by this digest, so that response times reveal no token."""
         return hashlib.sha256(self.value.encode("ascii")).digest()
 
 
 def parse_authorization(values: Sequence[str]) -> AccessToken:
-    """Return the access token of a request. `values` are the values of its `Authorization` field lines.
+    """Return the access token of a request. `values` are the values of the `Authorization` field lines.
 
     Raises `TokenRefused` with the code `token_missing` when `values` is empty. The code is `invalid_token` when
     there are several values, the scheme is not GNAP or the token is not token68.
@@ -54,7 +54,7 @@ def parse_authorization(values: Sequence[str]) -> AccessToken:
     if not values:
         raise TokenRefused("token_missing", "the request has no access token: send Authorization: GNAP <token>")
     if len(values) > 1:
-        raise TokenRefused("invalid_token", "the request has several Authorization fields: send one")
+        raise TokenRefused("invalid_token", "the request has several Authorization fields: send only one")
     scheme = _GNAP.match(values[0])
     if not scheme:
         raise TokenRefused("invalid_token", "Authorization must have the form: GNAP <token> (RFC 9635 §7.2)")
@@ -65,10 +65,10 @@ def parse_authorization(values: Sequence[str]) -> AccessToken:
 
 
 def challenge(auth_server: str) -> str:
-    """Return the value of `WWW-Authenticate` that names the authorization server to request a grant from.
+    """Return the value of `WWW-Authenticate`, which names the authorization server that issues grants.
 
-    The form is `GNAP as_uri=<URI>`, without quotes: Spec section 5 and RFC 9635 §9.1. Raises `InvalidValue` when the
-    URL has a character that this form cannot hold.
+    The form is `GNAP as_uri=<URI>`, without quotes (spec section 5 and RFC 9635 §9.1). Raises `InvalidValue` when the
+    URL has a character that is not possible in this form.
 
     >>> challenge("https://auth.bank.example")
     'GNAP as_uri=https://auth.bank.example'

@@ -8,13 +8,13 @@ from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import COLLECTION_PATH
 from incoming_payments.service import AsyncIncomingPayments, IncomingPayments
 
-_SAFE: Final = "/:@!$&'()*+,;=~-._"  # RFC 3986 §3.3 allows these in a path without percent-encoding
+_SAFE: Final = "/:@!$&'()*+,;=~-._"  # the characters that need no percent-encoding in a path (RFC 3986 §3.3)
 
 
 def origin_form(target: str) -> str:
     """Return the path of a request target, without its query. RFC 9112 §3.2.
 
-    Some servers pass on a target in absolute form.
+    Some servers give the target in absolute form.
     """
     if not target.startswith("/"):
         target = f"/{target.partition('://')[2].partition('/')[2]}"
@@ -27,7 +27,7 @@ def encoded(path: str | bytes) -> str:
 
 
 def require_application(application: object, *kinds: type) -> None:
-    """Raise `ConfigurationError` unless `application`, the argument of `routes()`, is an adapter of one of `kinds`."""
+    """Raise `ConfigurationError` unless `application`, the argument of `routes()`, is of one of `kinds`."""
     if not isinstance(application, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
         text = f"routes() takes an {names}, not {name_of(application)}: pass routes({kinds[-1].__name__}(service))"
@@ -37,7 +37,10 @@ def require_application(application: object, *kinds: type) -> None:
 def check_body(body: object) -> None:
     """Raise `ConfigurationError` unless `body`, the argument of an `answer` method, is bytes or `None`."""
     if body is not None and not isinstance(body, bytes | bytearray | memoryview):
-        text = f"body must be the bytes of the body as received, not {name_of(body)}: the signature covers the bytes"
+        text = (
+            f"body must be the bytes of the body as received, not {name_of(body)}: pass the bytes, because the "
+            "signature covers them"
+        )
         raise ConfigurationError(text, setting="body")
 
 
@@ -50,10 +53,10 @@ def below(path: str, mount: str) -> str:
 
 
 class Mount:
-    """The `path` at which a server mounts a service, and the `endpoints` of the service below it.
+    """The `path` at which a server mounts a service, and the `endpoints` of the service below this path.
 
-    Raises `ConfigurationError` when `service` is not of `kind`, when its ports do not suffice for its routes, or when
-    `mount` does not begin with a slash.
+    Raises `ConfigurationError` when `service` is not of `kind`, when a port for its routes is missing, or when `mount`
+    does not begin with a slash.
     """
 
     def __init__(
@@ -61,17 +64,21 @@ class Mount:
     ) -> None:
         if not isinstance(service, kind):
             is_class = isinstance(service, type)
-            advice = "pass an instance" if is_class else "WsgiApplication is sync, AsgiApplication is async"
+            advice = (
+                "pass an instance"
+                if is_class
+                else "use WsgiApplication for a sync service, and AsgiApplication for an async service"
+            )
             text = f"this adapter takes {kind.__name__}, not {name_of(service)}: {advice}"
             raise ConfigurationError(text, setting="service")
         service.check_routes()
         self.path: Final = urlsplit(service.policy.base_url).path if mount is None else mount.rstrip("/")
         if self.path[:1] not in {"", "/"}:
-            raise ConfigurationError(f'mount={mount!r} must begin with a slash, as "/op" does', setting="mount")
+            raise ConfigurationError(f'mount={mount!r} must begin with a slash, such as "/op"', setting="mount")
         self.endpoints: Final = (COLLECTION_PATH, *([service.packets.path] if service.packets else []))
 
     def actual(self, path: str) -> str | None:
-        """Return the part of the whole `path` in front of an endpoint, or `None` if the path has no endpoint."""
+        """Return the part of `path` in front of an endpoint, or `None` if the path contains no endpoint."""
         for endpoint in self.endpoints:
             before, found, after = path.partition(endpoint)
             if found and after[:1] in {"", "/"}:

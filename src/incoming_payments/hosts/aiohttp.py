@@ -10,7 +10,7 @@ from incoming_payments.hosts.asgi import AsgiApplication, Message
 
 
 def routes(application: AsgiApplication) -> list[web.RouteDef]:
-    """Return the routes for every method at the paths of `application` and below: `app.add_routes(routes(...))`.
+    """Return the routes for `app.add_routes`: every method, at the paths of `application` and below.
 
     Raises `ConfigurationError` unless `application` is an `AsgiApplication`.
     """
@@ -28,7 +28,7 @@ def routes(application: AsgiApplication) -> list[web.RouteDef]:
 
 
 async def _receive(request: web.Request) -> Message:
-    """Return the next part of the body as an ASGI message. `read` returns a body that other code has read already."""
+    """Return the whole body as an ASGI message. `read` also returns a body that other code has already read."""
     try:
         body = await (request.read() if request.content.at_eof() else request.content.readany())
     except (OSError, web.RequestPayloadError):

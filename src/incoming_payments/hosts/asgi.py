@@ -1,6 +1,6 @@
-"""The service as an ASGI application. ASGI 3.0.
+"""The service as an ASGI 3.0 application.
 
-Mount `AsgiApplication` as it is, or call its `answer` from a framework's own route.
+Mount an `AsgiApplication`, or call its method `answer` in a route of a framework.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Names = Mapping[bytes, bytes]  # the header fields by name, with the last value of each
+Names = Mapping[bytes, bytes]  # the header fields by name, each with its last value
 
 _BODILESS: Final = {"GET", "HEAD", "OPTIONS"}
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
@@ -37,7 +37,8 @@ class AsgiApplication:
     """The `service` as an application for any ASGI server that runs on asyncio.
 
     The arguments, the errors and the log are as in `incoming_payments.hosts.wsgi.WsgiApplication`, except that the
-    service is an `AsyncIncomingPayments`. `on_shutdown` is awaited when the server stops. Close the store there.
+    service is an `AsyncIncomingPayments`. The application awaits `on_shutdown` when the server stops. Close the store
+    in this function.
 
     Route `paths`, and every path below them, to the application.
 
@@ -64,7 +65,7 @@ class AsgiApplication:
         self._on_shutdown = on_shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or follow the lifespan of the server."""
+        """Answer one request, or handle the lifespan events of the server."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "websocket":
@@ -72,14 +73,14 @@ class AsgiApplication:
             await send({"type": "websocket.close", "code": 1003, "reason": "HTTP only"})
         elif scope["type"] == "http":
             await _send(await self.answer(scope, receive), scope, send)
-        else:  # ASGI, "Applications": an application raises an error for a protocol that it does not know
+        else:  # an application must raise an error for an unknown protocol (ASGI, "Applications")
             raise NotImplementedError(f"AsgiApplication does not support the ASGI scope type {scope['type']!r}")
 
     async def answer(self, scope: Mapping[str, Any], receive: Receive, *, body: bytes | None = None) -> Response:
-        """Return the response to the request of `scope`, for a framework's own route to send.
+        """Return the response to the request of `scope`, which a route of a framework can send.
 
         Pass the `body` if other code has already read it. In that case, `receive` is not called. Raises
-        `ConfigurationError` if the argument is not a scope, or the body is not bytes. It raises no other exception.
+        `ConfigurationError` if `scope` is not an ASGI scope, or the body is not bytes, and no other exception.
         """
         given: object = scope
         is_mapping = isinstance(given, Mapping)
@@ -97,7 +98,7 @@ class AsgiApplication:
     async def _answer(
         self, scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None
     ) -> tuple[str, Response]:
-        """Return the response to the request, with the path below the base URL."""
+        """Return the path below the base URL, and the response to the request."""
         path, endpoint = "", self._service.endpoint("")
         try:
             path = below(_path(scope), self._mount.path)
@@ -128,10 +129,10 @@ class AsgiApplication:
 
 
 async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str = "") -> Request:
-    """Return the request of an ASGI scope with its whole body. Its path has no `mount` in front.
+    """Return the request of an ASGI scope with its whole body. The path of the request does not contain `mount`.
 
-    Of its header fields, the request has at most one more than `limits.HEADERS_MAX`, for which the service refuses it.
-    Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX` or takes longer than `limits.BODY_S_MAX`, when
+    The request has at most `limits.HEADERS_MAX` header fields and one more, so that the service refuses a longer list.
+    Raises `HttpRefused` when the body exceeds `limits.BODY_BYTES_MAX` or takes longer than `limits.BODY_S_MAX`, when
     the client disconnects before the end of the body, or when the request has both `Content-Length` and
     `Transfer-Encoding`.
     """
@@ -141,11 +142,10 @@ async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str
 
 
 def _check_framing(scope: Mapping[str, Any], names: Names) -> None:
-    """Raise `HttpRefused` if a proxy and this service could disagree about the end of the request. RFC 9112 §6.1 and
-    §11.2.
+    """Raise `HttpRefused` if a proxy and this service could disagree about the end of the request.
 
-    The proxy could pass on the rest of the bytes as a request of another client. Some servers pass such requests to the
-    application.
+    The proxy could send the rest of the bytes as a request of another client (RFC 9112 §6.1 and §11.2). Some servers
+    pass such requests to the application.
     """
     if b"transfer-encoding" not in names:
         return
@@ -153,7 +153,7 @@ def _check_framing(scope: Mapping[str, Any], names: Names) -> None:
     if b"content-length" in names:
         text = "the request has Content-Length and Transfer-Encoding: send one of them"
     elif codings != [b"chunked"]:
-        text = 'Transfer-Encoding must be "chunked", once: send no other coding'
+        text = 'Transfer-Encoding must be "chunked": send no other coding, and send the field once'
     else:
         return
     raise HttpRefused(400, "invalid_http", text, headers=(_CLOSE,))
@@ -169,16 +169,16 @@ def _head(scope: Mapping[str, Any], path: str, names: Names) -> Request:
 
 
 def _last_after_upgrade(response: Response, names: Names) -> Response:
-    """Return `response`. The response closes the connection if the request has `Upgrade`.
+    """Return `response`, which closes the connection if the request has `Upgrade`.
 
-    RFC 9110 §7.8 lets a server ignore `Upgrade`. Some parsers (llhttp) leave out the body of such a request and then
-    read that body as the next request, so this connection cannot carry another one.
+    RFC 9110 §7.8 lets a server ignore `Upgrade`. Some parsers (llhttp) skip the body of such a request, and then read
+    the body as the next request. So this connection must not carry another request.
     """
     return evolve(response, headers=(*response.headers, _CLOSE)) if b"upgrade" in names else response
 
 
 async def send_fixed(response: Response, scope: Mapping[str, Any], send: Send) -> None:
-    """Send `response` to a request that needs no service.
+    """Send `response` to a request that does not reach the service.
 
     Close the connection in the same cases as `AsgiApplication`.
     """
@@ -186,7 +186,7 @@ async def send_fixed(response: Response, scope: Mapping[str, Any], send: Send) -
 
 
 async def _send(response: Response, scope: Mapping[str, Any], send: Send) -> None:
-    is_head = scope["method"] == "HEAD"  # RFC 9110 §9.3.2: the header fields of GET without its content
+    is_head = scope["method"] == "HEAD"  # send the header fields of GET without the content (RFC 9110 §9.3.2)
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
     headers.append((b"content-length", b"%d" % len(response.body)))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
@@ -194,20 +194,23 @@ async def _send(response: Response, scope: Mapping[str, Any], send: Send) -> Non
 
 
 def _path(scope: Mapping[str, Any]) -> str:
-    """Return the whole path, as sent if the server reports it: the signature covers the path as sent."""
+    """Return the whole path, if possible as the client sent it, because the signature covers that form."""
     raw = scope.get("raw_path")
     return origin_form(raw.decode("latin-1")) if raw is not None else encoded(scope["path"])
 
 
 async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: bytes | None, limit: int) -> bytes:
-    """Return the body of the request: `body`, if the host has read it already."""
+    """Return the body of the request, which is `body` if the host has already read it."""
     if body is None:
         if scope["method"] in _BODILESS and scope.get("http_version", "2") < "2" and _FRAMING.isdisjoint(names):
-            return b""  # RFC 9112 §6.3. If other code has read the first message, a server would wait for another.
+            # The request has no body (RFC 9112 §6.3). If other code has read the first message, `receive` would wait
+            # for another.
+            return b""
         body = await _receive_body(receive, limit)
     if len(body) > limit:
         raise body_too_large(limit)
-    if not body and b"upgrade" not in names and _announces_content(scope):  # for Upgrade, see `_last_after_upgrade`
+    # see `_last_after_upgrade` for the reason to exclude Upgrade
+    if not body and b"upgrade" not in names and _announces_content(scope):
         raise NothingRead(400, "incomplete_body", "the body is empty, but Content-Length is not 0: send the whole body")
     return body
 
@@ -227,16 +230,16 @@ async def _receive_body(receive: Receive, limit: int) -> bytes:
             while is_open and len(body) <= limit:
                 is_open = _append(body, await receive())
     except TimeoutError:
-        # RFC 9110 §15.5.9: the rest of the body may still arrive, so this connection cannot carry another request.
-        text = f"the body must begin within {BODY_START_S_MAX} s and end within {BODY_S_MAX} s: send it again"
+        # The rest of the body may still arrive, so this connection cannot carry another request (RFC 9110 §15.5.9).
+        text = f"the body must begin within {BODY_START_S_MAX} s and end within {BODY_S_MAX} s: send the request again"
         raise (HttpRefused if body else NothingRead)(408, "body_timeout", text, headers=(_CLOSE,)) from None
     return bytes(body)
 
 
 def _append(body: bytearray, message: Message) -> bool:
     """Append the bytes of `message` to `body`, and return whether more messages follow."""
-    if message["type"] == "http.disconnect":  # no response can be sent, but the error ends the request
-        text = "the client disconnected before the end of the body: send it again"
+    if message["type"] == "http.disconnect":  # the client cannot get a response, but the error ends the request
+        text = "the client disconnected before the end of the body: send the request again"
         raise (HttpRefused if body else NothingRead)(400, "incomplete_body", text)
     body += message.get("body", b"")
     return bool(message.get("more_body", False))

@@ -1,4 +1,4 @@
-"""The service in Django, under WSGI and under ASGI. The views are exempt from CSRF checks: clients have no cookies."""
+"""The service in Django, under WSGI and under ASGI. Clients have no cookies, so the views skip the CSRF checks."""
 
 import re
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from incoming_payments.limits import BODY_BYTES_MAX
 
 
 def routes(application: WsgiApplication | AsgiApplication) -> list[URLPattern]:
-    """Return the URL patterns for the paths of `application` and below: `urlpatterns = [*routes(application), ...]`.
+    """Return the URL patterns for the paths of `application` and below, for use in `urlpatterns`.
 
-    A `WsgiApplication` has a sync view, for any server. An `AsgiApplication` has an async view, for ASGI servers only.
-    Middleware may have read `request.body`. Raises `ConfigurationError` unless `application` is of one of these two
-    classes.
+    The view of a `WsgiApplication` is sync, and works in any server. The view of an `AsgiApplication` is async, and
+    needs an ASGI server. Middleware may have read `request.body`. Raises `ConfigurationError` unless `application` is
+    of one of these two classes.
     """
     require_application(application, AsgiApplication, WsgiApplication)
     is_sync = isinstance(application, WsgiApplication)
@@ -33,11 +33,12 @@ def routes(application: WsgiApplication | AsgiApplication) -> list[URLPattern]:
 
 def _answer(application: WsgiApplication, request: HttpRequest) -> HttpResponse:
     environ = dict(request.META)
-    # PEP 3333 requires the bytes decoded as Latin-1, but Django has decoded them as UTF-8.
+    # PEP 3333 requires text that is decoded as Latin-1, but Django has decoded these values as UTF-8.
     for name in ("SCRIPT_NAME", "PATH_INFO"):
         environ[name] = environ[name].encode().decode("latin-1")
     if hasattr(request, "scope") or environ.get("CONTENT_LENGTH"):
-        environ |= {"wsgi.input": request, "wsgi.input_terminated": True}  # Django may have read the server's stream
+        # Django may already have read the server's stream
+        environ |= {"wsgi.input": request, "wsgi.input_terminated": True}
     return _response(request, application.answer(environ))
 
 
@@ -46,7 +47,7 @@ async def _answer_async(application: AsgiApplication, request: HttpRequest) -> H
         return {"type": "http.request", "body": request.read(BODY_BYTES_MAX + 1)}
 
     if not hasattr(request, "scope"):
-        text = "an AsgiApplication needs an ASGI server: under WSGI, give routes() a WsgiApplication"
+        text = "an AsgiApplication needs an ASGI server: in a WSGI server, pass a WsgiApplication to routes()"
         raise ConfigurationError(text, setting="application")
     return _response(request, await application.answer(request.scope, receive))
 

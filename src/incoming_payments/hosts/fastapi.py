@@ -1,4 +1,4 @@
-"""The service in FastAPI, with its requests and responses in the OpenAPI document."""
+"""The service in FastAPI, with entries for its requests and responses in the OpenAPI document."""
 
 # ruff: noqa: UP013 - a class for each of the small models would be four times as long
 from datetime import datetime
@@ -36,14 +36,14 @@ class IncomingPayment(NewIncomingPayment):
 
 
 def routes(application: AsgiApplication) -> APIRouter:
-    """Return a router for every method at the paths of `application` and below: `app.include_router(routes(...))`.
+    """Return a router for `app.include_router`: every method, at the paths of `application` and below.
 
     Raises `ConfigurationError` unless `application` is an `AsgiApplication`.
     """
     require_application(application, AsgiApplication)
 
     async def create_incoming_payment(request: Request) -> Response:
-        parts = request.stream()  # this stream yields the body even if a dependency has read it
+        parts = request.stream()  # this stream yields the body even if a dependency has already read the body
 
         async def receive() -> Message:
             try:
@@ -59,13 +59,13 @@ def routes(application: AsgiApplication) -> APIRouter:
         return await create_incoming_payment(request)
 
     schema = TypeAdapter(NewIncomingPayment).json_schema()
-    schema["properties"]["incomingAmount"] = schema.pop("$defs")["Amount"]  # OpenAPI has no `$defs`
+    schema["properties"]["incomingAmount"] = schema.pop("$defs")["Amount"]  # OpenAPI does not support `$defs`
     body = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
     path, read = application.paths[0], IncomingPayment | PublicIncomingPayment
     router = APIRouter(tags=["Open Payments"], responses={"4XX": {"model": Error}, "5XX": {"model": Error}})
     router.post(path, status_code=201, response_model=IncomingPayment, openapi_extra=body)(create_incoming_payment)
     router.get(f"{path}/{{id}}", response_model=read)(get_incoming_payment)
-    for path in application.paths:  # for other methods and paths, the service has its own errors
+    for path in application.paths:  # the service itself answers other methods and paths with errors
         for below in ("", "/{_:path}"):
             # Starlette accepts any ASGI application here, but its annotation does not say so.
             router.add_route(path + below, application, include_in_schema=False)  # type: ignore[arg-type]

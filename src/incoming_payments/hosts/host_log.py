@@ -1,4 +1,4 @@
-"""The log of a host: failed requests, outages of the ports, its own mistakes, and why signatures were refused."""
+"""The log of a host. It shows failed requests, outages of ports, mistakes of the host, and refused signatures."""
 
 import logging
 import time
@@ -31,10 +31,10 @@ class NothingRead(HttpRefused):
 
 
 class ReadFailed(HttpRefused):
-    """The server's stream raised an exception that is no `OSError`, because of a malformed body or a defect."""
+    """The server's stream raised an exception other than `OSError`, because of a malformed body or a defect."""
 
 
-# The port that each failure belongs to. The first row that matches decides. Each port has a rate limit of its own.
+# The port to which each failure belongs. The first matching row decides. Each port has its own rate limit.
 _PORTS: Final[Mapping[type[IncomingPaymentsError], tuple[LogEvent, str]]] = {
     StoreError: (LogEvent.STORE_UNAVAILABLE, "the store"),
     AuthorizationServerUnavailable: (LogEvent.AUTHORIZATION_SERVER_UNAVAILABLE, "the authorization server"),
@@ -47,10 +47,10 @@ _PORTS: Final[Mapping[type[IncomingPaymentsError], tuple[LogEvent, str]]] = {
 
 
 class HostLog:
-    """Write to `logger` at a limited rate for each kind of line, and count the suppressed lines. Thread-safe.
+    """A log with a rate limit for each kind of line, which counts suppressed lines. Thread-safe.
 
-    With `explain` the log says why signatures were refused. Such a report needs several verifications, so it is not
-    built if its line is suppressed. `clock` returns monotonic seconds.
+    If `explain` is true, the log reports why signatures were refused. Such a report needs several verifications, so the
+    log builds no report for a suppressed line. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -65,23 +65,23 @@ class HostLog:
         self._refusals = LineLimit(EXPLAINED_A_MINUTE_MAX, clock=clock)
 
     def failed(self, error: Exception) -> None:
-        """Log `error`, which made a request fail, with its traceback."""
+        """Log the exception `error` that made a request fail, with its traceback."""
         if self._failures.admits(self._logger, "failures"):
             log_event(self._logger, logging.ERROR, LogEvent.REQUEST_FAILED, "a request failed", error=error)
 
     def note(self, response: Response) -> None:
-        """Log the failure of a port, the suspected setting or the refused signature that caused `response`, if any.
+        """Log the cause of `response` if it is a failed port, a suspected setting or a refused signature.
 
-        Raises nothing.
+        Raises no exception.
         """
         cause = response.cause
         if cause is None:
             return
         event, port = next((row for cls, row in _PORTS.items() if isinstance(cause, cls)), (None, ""))
         if event is not None and self._outages[port].admits(self._logger, f"outages of {port}"):
-            # An outage ends by itself. A wrong clock has to be corrected.
+            # An outage ends by itself, but an operator has to correct a wrong clock.
             level = logging.ERROR if event is LogEvent.CLOCK_BEHIND else logging.WARNING
-            text = "%s is unavailable; clients have to retry: %s"
+            text = "%s is unavailable, so clients have to retry: %s"
             log_event(self._logger, level, event, text, port, cause)
         if isinstance(cause, Refused) and cause.hint and self._settings.admits(self._logger, "suspected settings"):
             self._warn(LogEvent.SETTING_SUSPECTED, "a request was refused with %s: %s", cause.code, cause.hint)
@@ -89,19 +89,19 @@ class HostLog:
             self._diagnose(cause, cause.evidence)
 
     def nothing_read(self, method: str, path: str) -> None:
-        """Log that no byte of a body arrived, with both possible causes, because the adapter cannot tell them apart."""
+        """Log that no byte of a body arrived, with both possible causes."""
         self._hint(
             LogEvent.BODY_NOT_READ,
-            f"no byte of the body of {method[:20]} {_shown(path)} arrived. The client sent none, or code in front of "
-            "the service has read the body; such code must pass the bytes on, as answer(..., body=...)",
+            f"no byte of the body of {method[:20]} {_shown(path)} arrived. The client sent no body, or code "
+            "in front of the service has read the body. Such code must pass the body on with answer(..., body=...)",
         )
 
     def read_failed(self, method: str, path: str, error: Exception) -> None:
-        """Log that the server raised an exception while its body was read, with the traceback of its cause."""
+        """Log that the server raised an exception while the adapter read a body, with the traceback."""
         self._hint(
             LogEvent.BODY_NOT_READ,
-            f"the server could not read the body of {method[:20]} {_shown(path)}. The client sent malformed chunks, "
-            "or the server or code in front of the service has a defect",
+            f"the server could not read the body of {method[:20]} {_shown(path)}. The client sent malformed "
+            "chunks, or there is a defect in the server or in code in front of the service",
             error,
         )
 
@@ -112,8 +112,8 @@ class HostLog:
             expected = mount.path + path.removeprefix(actual)
             self._hint(
                 LogEvent.WRONG_MOUNT,
-                f"{_shown(path)} is not found, because the service expects {_shown(expected)}: set "
-                f"mount={_shown(actual)}, or correct the path of base_url, the proxy or the route",
+                f"{_shown(path)} does not exist, because the service expects {_shown(expected)}: set "
+                f"mount={_shown(actual)}, or correct the path in base_url, in the proxy or in the route",
             )
 
     def _hint(self, event: LogEvent, text: str, error: Exception | None = None) -> None:

@@ -1,6 +1,6 @@
-"""The service as a WSGI application. PEP 3333.
+"""The service as a WSGI application (PEP 3333).
 
-Mount `WsgiApplication` as it is, or call its `answer` from a framework's own route.
+Mount a `WsgiApplication`, or call its method `answer` in a route of a framework.
 """
 
 import http
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 64 * 1024
-_UNREADABLE: Final = "the body could not be read to its end: check its length or its chunks, and send it again"
+_UNREADABLE: Final = (
+    "the body could not be read to its end: correct its length or its chunks, and send the request again"
+)
 
 
 class WsgiApplication:
     """The `service` as an application for any WSGI server. Thread-safe.
 
-    - `mount` is the path in front of the service's own paths. The default is the path of `base_url`. A request
-      without the `mount` is accepted, because some servers and proxies remove it.
+    - `mount` is the path in front of the service's own paths. The default is the path of `base_url`. A request path
+      that does not begin with `mount` is also accepted, because some servers and proxies remove `mount`.
     - `explain_refusals` logs why signatures were refused, at most `limits.EXPLAINED_A_MINUTE_MAX` times a minute. The
-      report names the likeliest cause and holds no secret.
+      report names the likeliest cause and contains no secret.
 
     Route `paths`, and every path below them, to the application.
 
@@ -44,9 +46,9 @@ class WsgiApplication:
     when `mount` does not begin with a slash.
 
     The application reads at most `limits.BODY_BYTES_MAX` bytes of a body. It cannot limit the time of a read, because a
-    read in WSGI blocks. The server or a proxy has to set that limit. An unexpected exception of a port is answered with
-    500 and logged with its traceback. Such lines, and those about outages of the store, are limited to
-    `limits.LOGGED_A_MINUTE_MAX` of each kind a minute.
+    read in WSGI blocks. The server or a proxy has to limit the time. The application answers with 500 after an
+    unexpected exception of a port, and logs the traceback. The log has at most `limits.LOGGED_A_MINUTE_MAX` lines of
+    each kind a minute.
     """
 
     def __init__(self, service: IncomingPayments, *, mount: str | None = None, explain_refusals: bool = False) -> None:
@@ -58,21 +60,22 @@ class WsgiApplication:
     def __call__(
         self, environ: "WSGIEnvironment", start_response: "StartResponse | None" = None, *others: object
     ) -> Iterable[bytes]:
-        """Answer one request. PEP 3333. Raises `ConfigurationError` when an ASGI server or framework calls it."""
+        """Answer one request (PEP 3333). Raises `ConfigurationError` for a call by an ASGI server or framework."""
         if start_response is None or others:  # ASGI 2 passes only the scope, and ASGI 3 passes three arguments
             text = "an ASGI server called WsgiApplication: use AsgiApplication(AsyncIncomingPayments(...))"
             raise ConfigurationError(text, setting="application")
         response = self.answer(environ)
         headers = [*response.headers, ("Content-Length", str(len(response.body)))]
-        is_head = environ["REQUEST_METHOD"] == "HEAD"  # RFC 9110 §9.3.2: the header fields of GET without its content
+        # send the header fields of GET without the content (RFC 9110 §9.3.2)
+        is_head = environ["REQUEST_METHOD"] == "HEAD"
         start_response(f"{response.status} {http.HTTPStatus(response.status).phrase}", headers)
         return [] if is_head else [response.body]
 
     def answer(self, environ: Mapping[str, Any], *, body: bytes | None = None) -> Response:
-        """Return the response to the request in `environ`, for a framework's own route to send.
+        """Return the response to the request in `environ`, which a route of a framework can send.
 
         Pass the `body` if other code has already read it. In that case, `wsgi.input` is not read. Raises
-        `ConfigurationError` if the argument is not an environ, or the body is not bytes. It raises no other exception.
+        `ConfigurationError` if `environ` is not a WSGI environ, or the body is not bytes, and no other exception.
         """
         given: object = environ
         if not isinstance(given, Mapping) or "REQUEST_METHOD" not in given:
@@ -86,7 +89,7 @@ class WsgiApplication:
         return response
 
     def _answer(self, environ: Mapping[str, Any], body: bytes | None) -> tuple[str, Response]:
-        """Return the response to the request, with the path below the base URL."""
+        """Return the path below the base URL, and the response to the request."""
         path, endpoint = "", self._service.endpoint("")
         try:
             path = below(_path(environ), self._mount.path)
@@ -110,11 +113,11 @@ class WsgiApplication:
 
 
 def read_request(environ: Mapping[str, Any], *, mount: str = "") -> Request:
-    """Return the request in a WSGI environment with its whole body. Its path has no `mount` in front.
+    """Return the request in a WSGI environ with its whole body. The path of the request does not contain `mount`.
 
-    Of its header fields, the request has at most one more than `limits.HEADERS_MAX`, for which the service refuses it.
-    Raises `HttpRefused` when the body is over `limits.BODY_BYTES_MAX` or shorter than its `Content-Length`, or when the
-    length is not a number.
+    The request has at most `limits.HEADERS_MAX` header fields and one more, so that the service refuses a longer list.
+    Raises `HttpRefused` when the body exceeds `limits.BODY_BYTES_MAX`, when it is shorter than its `Content-Length`, or
+    when `Content-Length` is not a number.
     """
     return evolve(_head(environ, below(_path(environ), mount)), body=_body(environ, None, BODY_BYTES_MAX))
 
@@ -130,10 +133,10 @@ def _head(environ: Mapping[str, Any], path: str) -> Request:
 
 
 def _path(environ: Mapping[str, Any]) -> str:
-    """Return the whole path, as sent if the server reports it: the signature covers the path as sent.
+    """Return the whole path, if possible as the client sent it, because the signature covers that form.
 
-    PEP 3333 has the decoded path only. Most servers add the target of the request line as `REQUEST_URI` or `RAW_URI`.
-    This target is used only if it decodes to the same path, so that the two cannot differ.
+    A PEP 3333 environ has only the decoded path. Most servers add the target of the request line as `REQUEST_URI` or
+    `RAW_URI`. This function uses that target only if it decodes to the decoded path of the environ.
     """
     decoded = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     raw = environ.get("REQUEST_URI") or environ.get("RAW_URI") or ""
@@ -145,7 +148,7 @@ def _path(environ: Mapping[str, Any]) -> str:
 
 def _headers(environ: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for key, value in environ.items():
-        # PEP 3333 has these two names without the prefix HTTP_, but some servers also add them with the prefix.
+        # In PEP 3333, these two names do not have the prefix HTTP_, but some servers also add names with the prefix.
         if key in {"HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"}:
             continue
         if key.startswith("HTTP_"):
@@ -155,7 +158,7 @@ def _headers(environ: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _body(environ: Mapping[str, Any], body: bytes | None, limit: int) -> bytes:
-    """Return the body of the request: `body`, if the host has read it already."""
+    """Return the body of the request, which is `body` if the host has already read it."""
     if body is None:
         body = _read_body(environ, limit)
     if len(body) > limit:
@@ -168,26 +171,32 @@ def _body(environ: Mapping[str, Any], body: bytes | None, limit: int) -> bytes:
 def _read_body(environ: Mapping[str, Any], limit: int) -> bytes:
     stated = environ.get("CONTENT_LENGTH") or ""
     if not stated:
-        # A chunked body has no length. It can be read only if the server marks the end of the stream.
+        # A chunked body has no length. The adapter can read such a body only if the server marks the end of the stream.
         is_terminated = environ.get("wsgi.input_terminated")
         if "HTTP_TRANSFER_ENCODING" in environ and not is_terminated:
-            raise HttpRefused(411, "length_required", "send Content-Length: this server cannot read a body without it")
+            raise HttpRefused(
+                411,
+                "length_required",
+                "the request has a body but no Content-Length: send Content-Length, because this server "
+                "cannot read chunked bodies",
+            )
         length = limit + 1 if is_terminated else 0
     elif stated.isascii() and stated.isdigit():
-        length = int(stated.lstrip("0")[:20] or "0")  # the conversion of a number takes time quadratic in its length
+        # convert few digits, because the conversion takes time quadratic in their number
+        length = int(stated.lstrip("0")[:20] or "0")
     else:
         raise HttpRefused(400, "invalid_content_length", "Content-Length must be a number of bytes")
     if stated and length > limit:
         raise body_too_large(limit)
     if "stream" in getattr(environ.get("werkzeug.request"), "__dict__", ()):
-        return b""  # other code in Flask has read the body, and some servers would wait for more bytes
+        return b""  # code of Flask has already read the body, and some servers would wait for more bytes
     body, stream = bytearray(), environ["wsgi.input"]
     try:
         while len(body) < length and (chunk := stream.read(min(length - len(body), _CHUNK_BYTES))):
             body += chunk
-    except OSError:  # the client disconnected, or its chunks are malformed
+    except OSError:  # the client disconnected, or sent malformed chunks
         raise HttpRefused(400, "incomplete_body", _UNREADABLE) from None
-    except Exception as error:  # gunicorn has exceptions of its own for malformed chunks
+    except Exception as error:  # gunicorn raises its own exceptions for malformed chunks
         raise ReadFailed(400, "incomplete_body", _UNREADABLE) from error
     if stated and 0 < len(body) < length:
         raise HttpRefused(400, "incomplete_body", "the body is shorter than Content-Length: send the whole body")

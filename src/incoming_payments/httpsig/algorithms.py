@@ -1,4 +1,4 @@
-"""The signature algorithms of RFC 9421 §3.3: the keys that each one needs, and how it signs and verifies.
+"""The signature algorithms of RFC 9421 §3.3, with the keys that each algorithm needs.
 
 Each algorithm has exactly one encoding of a signature, with a fixed length.
 """
@@ -17,9 +17,9 @@ from incoming_payments.httpsig import ed25519
 
 
 class Algorithm(enum.Enum):
-    """A signature algorithm. The value is its JOSE name, and `registered` its name in RFC 9421 §6.2.2, if any."""
+    """A signature algorithm. The value is its JOSE name. `registered` is its name in RFC 9421 §6.2.2, or `None`."""
 
-    ED25519 = "EdDSA"  # RFC 8037; `load_jwk` also accepts Ed25519, its name in RFC 9864
+    ED25519 = "EdDSA"  # RFC 8037; `load_jwk` also accepts the name Ed25519 of RFC 9864
     ES256 = "ES256"  # RFC 7518
     ES384 = "ES384"
     PS256 = "PS256"
@@ -29,29 +29,31 @@ class Algorithm(enum.Enum):
 
     @property
     def registered(self) -> str | None:
-        """The only value that the `alg` parameter of a signature may have; None if `alg` must be absent."""
+        """The only value that the `alg` parameter of a signature may have, or `None` if `alg` must be absent."""
         return SCHEMES[self].registered
 
 
 @frozen
 class Scheme:
-    """How an algorithm works, and the `kty` and `crv` of its JWKs."""
+    """The functions of an algorithm, and the `kty` and `crv` of its JWKs."""
 
     registered: str | None
     kty: str
     crv: str | None
-    verify: Callable[[Any, bytes, bytes], None]  # takes the key, the signature and the data; raises `InvalidSignature`
-    sign: Callable[[Any, bytes], bytes]  # takes the key and the data
+    # a function of the key, the signature and the data, which raises `InvalidSignature`
+    verify: Callable[[Any, bytes, bytes], None]
+    sign: Callable[[Any, bytes], bytes]  # a function of the key and the data
 
 
-CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {  # the curve of each `crv`, and the bytes of a coordinate
+# the curve for each `crv`, and the size of a coordinate in bytes
+CURVES: Final[Mapping[str, tuple[ec.EllipticCurve, int]]] = {
     "P-256": (ec.SECP256R1(), 32),
     "P-384": (ec.SECP384R1(), 48),
 }
 
 
 def _ecdsa(registered: str, crv: str, hash_: hashes.HashAlgorithm) -> Scheme:
-    """Return ECDSA with signatures of the form r || s. RFC 9421 §3.3.4 and §3.3.5."""
+    """Return the scheme for ECDSA with signatures of the form r || s (RFC 9421 §3.3.4 and §3.3.5)."""
     octets = CURVES[crv][1]
     ecdsa = ec.ECDSA(hash_)
 
@@ -69,7 +71,7 @@ def _ecdsa(registered: str, crv: str, hash_: hashes.HashAlgorithm) -> Scheme:
 
 
 def _rsa(registered: str | None, pad: padding.AsymmetricPadding, hash_: hashes.HashAlgorithm) -> Scheme:
-    """Return RSA with one padding. RFC 9421 §3.3.1 and §3.3.2, RFC 7518 §3.5."""
+    """Return the scheme for RSA with the padding `pad` (RFC 9421 §3.3.1 and §3.3.2, RFC 7518 §3.5)."""
     return Scheme(
         registered,
         "RSA",

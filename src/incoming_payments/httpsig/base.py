@@ -1,6 +1,6 @@
 """The signature base of RFC 9421 §2: the covered components, and the exact bytes that are signed.
 
-A component or value that could be read in two ways is refused. No parameter is ignored.
+The functions refuse a component or value that readers could interpret in two ways, and ignore no parameter.
 """
 
 import re
@@ -19,20 +19,22 @@ from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.message import RequestMessage, ResponseMessage
 from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
 
-Parameters = tuple[tuple[str, BareItemType], ...]  # names and values in the order sent, which the signature covers
+# names and values in the order sent, because the signature covers this order
+Parameters = tuple[tuple[str, BareItemType], ...]
 
-FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")  # RFC 9421 §2.1: a token in lower case
-_METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §9.1: a token, case-sensitive
+FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")  # a token in lower case (RFC 9421 §2.1)
+_METHOD: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # a token, which is case-sensitive (RFC 9110 §9.1)
 SF_KEY: Final = re.compile(r"[a-z*][a-z0-9_\-.*]*")  # RFC 9651 §3.1.2
-# RFC 9110 §5.3: these fields are not lists. If such a field occurs twice, readers may act on different values.
+# The fields that are not lists (RFC 9110 §5.3). If such a field occurs twice, readers may act on different values.
 _SINGLETONS: Final = frozenset({"authorization", "content-length", "content-type", "date", "host"})
 _UNSIGNABLE: Final = re.compile(r"[^\t\x20-\x7e]")
 _UNSIGNABLE_BYTES: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 _SHOWABLE: Final = re.compile(r"@?[A-Za-z0-9\-_]{1,64}")
-# RFC 9112 §5.2. A pattern that also matched the blanks before the line break would take quadratic time.
+# Obsolete line folding (RFC 9112 §5.2). A pattern that also matched the blanks before the line break would take
+# quadratic time.
 _OBS_FOLD: Final = re.compile(r"\r\n[ \t]+")
 
-# The types of structured fields, which `;sf` and `;key` need: RFC 9421 §2.1.1.
+# The types of structured fields, which `;sf` and `;key` need (RFC 9421 §2.1.1).
 _DICTIONARIES: Final = (
     *("accept-signature", "signature", "signature-input"),  # RFC 9421
     *("content-digest", "repr-digest", "want-content-digest", "want-repr-digest"),  # RFC 9530
@@ -54,7 +56,7 @@ def _method_of(request: RequestMessage) -> str:
     return method
 
 
-# The derived components of a request that need no parameters
+# the derived components of a request that need no parameters
 REQUEST_COMPONENTS: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
     "@method": _method_of,  # §2.2.1
     "@target-uri": lambda request: request.target.uri,  # §2.2.2: the URI as given, after `target` has checked it
@@ -68,7 +70,7 @@ REQUEST_COMPONENTS: Final[Mapping[str, Callable[[RequestMessage], str]]] = {
 
 @frozen
 class Component:
-    """A covered component: a field or a derived component, known or not, with its parameters in the order sent.
+    """A covered field or derived component, known or unknown, with its parameters in the order sent.
 
     >>> Component("@query-param", (("name", "Pet"),)).identifier
     '"@query-param";name="Pet"'
@@ -84,7 +86,7 @@ class Component:
 
     @property
     def identifier(self) -> str:
-        """The component identifier in its strict form. Raises `MalformedField` if it cannot be written."""
+        """The component identifier in its strict form. Raises `MalformedField` for an invalid name or parameter."""
         try:
             return _serialise(self.name) + serialise_parameters(self.parameters)
         except MalformedField as error:
@@ -99,7 +101,7 @@ class Coverage:
 
     @cached_property
     def plain(self) -> frozenset[str]:
-        """The names of the components that have no parameters. A parameter changes what a component covers."""
+        """The names of the components that have no parameters. A component with a parameter covers another value."""
         return frozenset([component.name for component in self.components if not component.parameters])
 
     @cached_property
@@ -109,14 +111,14 @@ class Coverage:
 
     @cached_property
     def inner_list(self) -> str:
-        """The identifiers as an inner list, RFC 9651 §4.1.1.1. Raises `MalformedField` for an invalid one."""
+        """The identifiers as an inner list (RFC 9651 §4.1.1.1). Raises `MalformedField` for an invalid identifier."""
         return f"({' '.join([component.identifier for component in self.components])})"
 
     @cached_property
     def lines(self) -> tuple[tuple[str, Component], ...]:
-        """The start of each line of a signature base, and the component whose value follows.
+        """The start of each line of a signature base, and the component whose value follows in that line.
 
-        Raises `MalformedField` with a `Code` when there are too many components or one is repeated.
+        Raises `MalformedField` with a `Code` when there are too many components, or a component is repeated.
         """
         if len(self.components) > COMPONENTS_MAX:
             text = f"the signature covers more than {COMPONENTS_MAX} components: cover fewer"
@@ -127,18 +129,22 @@ class Coverage:
             # RFC 9421 §2: components that differ only in the order of their parameters are equal.
             key = component.name, frozenset(component.parameters)
             if key in unique:
-                _refuse(component, Code.COMPONENT_REPEATED, "is covered twice: cover it once (RFC 9421 §2.5)")
+                _refuse(
+                    component, Code.COMPONENT_REPEATED, "is covered twice: cover this component once (RFC 9421 §2.5)"
+                )
             unique.add(key)
             lines.append((f"{component.identifier}: ", component))
         return tuple(lines)
 
 
 def serialise_parameters(parameters: Parameters) -> str:
-    """Return `parameters` in the form of RFC 9651 §4.1.1.2. Raises `MalformedField` for an invalid one."""
+    """Return `parameters` in the form of RFC 9651 §4.1.1.2. Raises `MalformedField` for an invalid parameter."""
     text = ""
     for key, value in parameters:
         if not SF_KEY.fullmatch(key):
-            raise MalformedField("a parameter must be named in lower case letters, digits and _-.* (RFC 9651 §3.1.2)")
+            raise MalformedField(
+                "the name of a parameter must consist of lower case letters, digits and _-.* (RFC 9651 §3.1.2)"
+            )
         text += f";{key}" if value is True else f";{key}={_serialise(value)}"
     return text
 
@@ -173,14 +179,16 @@ def signature_base(
 class BaseBuilder:
     """Build the signature bases of one message.
 
-    Each field is parsed once, and each part of it is written once, even if several components name it.
+    Each field is parsed only once, and each part of a field is written only once, even if several components name the
+    field.
     """
 
     def __init__(self, message: RequestMessage | ResponseMessage) -> None:
         self.message = message
         self._structured_bytes = 0
         self._structures: dict[str, http_sf.StructuredType] = {}
-        self._written: dict[tuple[str, object], str] = {}  # by field, and by the key of the member or None
+        # the written values, by field and by the key of a member or `None`
+        self._written: dict[tuple[str, object], str] = {}
 
     @cached_property
     def _query_parameters(self) -> Mapping[str, list[str]]:
@@ -204,7 +212,7 @@ class BaseBuilder:
         """Return the value of a component with `;req`: a component of the request that was answered. RFC 9421 §2.4."""
         request = None if isinstance(self.message, RequestMessage) else self.message.request
         if request is None or parameters["req"] is not True:
-            text = "has ;req, which only the signature of a response can have (RFC 9421 §2.4): cover it without ;req"
+            text = "has ;req, which only the signature of a response can have (RFC 9421 §2.4): leave out ;req"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         without = tuple(parameter for parameter in component.parameters if parameter[0] != "req")
         return BaseBuilder(request).value(evolve(component, parameters=without))
@@ -212,21 +220,30 @@ class BaseBuilder:
     def _field(self, component: Component) -> str:
         value = ", ".join([_strip(line) for line in self._lines(component)])
         if _UNSIGNABLE.search(value):
-            # RFC 9421 §2.5: the base is ASCII, and a newline in a value could forge another line.
-            text = "has control characters or is not ASCII: send plain ASCII, or cover it with ;bs (RFC 9421 §2.1.3)"
+            # The signature base is ASCII, and a newline in a value could forge another line (RFC 9421 §2.5).
+            text = (
+                "has control characters or is not ASCII: send plain ASCII, or cover the field with ;bs (RFC 9421 "
+                "§2.1.3)"
+            )
             _refuse(component, Code.COMPONENT_VALUE, text)
         return value
 
     def _lines(self, component: Component) -> tuple[str, ...]:
         if not component.is_field:
-            _refuse(component, Code.COMPONENT_UNSUPPORTED, "is not a field name in lower case (RFC 9421 §2.1)")
+            _refuse(
+                component,
+                Code.COMPONENT_UNSUPPORTED,
+                "is not a field name in lower case: write the name in lower case (RFC 9421 §2.1)",
+            )
         lines = self.message.values(component.name)
         if not lines:
             _refuse(
-                component, Code.COMPONENT_ABSENT, "is covered but absent: send it, or do not cover it (RFC 9421 §2.5)"
+                component,
+                Code.COMPONENT_ABSENT,
+                "is covered but absent: send this component, or do not cover it (RFC 9421 §2.5)",
             )
         if len(lines) > 1 and component.name in _SINGLETONS:
-            _refuse(component, Code.FIELD_REPEATED, "occurs more than once: send it once (RFC 9110 §5.3)")
+            _refuse(component, Code.FIELD_REPEATED, "occurs more than once: send this field once (RFC 9110 §5.3)")
         if sum(map(len, lines)) > HEADER_BYTES_MAX:
             _refuse(component, Code.COMPONENT_VALUE, f"is longer than {HEADER_BYTES_MAX} bytes: send a shorter value")
         return lines
@@ -241,21 +258,24 @@ class BaseBuilder:
         return self._written[part]
 
     def _write(self, component: Component, parameters: Mapping[str, BareItemType]) -> str:
-        """Return a structured field, or its member that `;key` names, in the strict form. RFC 9651 §4.1."""
+        """Return a structured field, or the member that `;key` names, in the strict form (RFC 9651 §4.1)."""
         structure = self._structure(component)
         if "key" not in parameters:
             return http_sf.ser(structure) if structure else ""  # `ser` refuses an empty list or dictionary
         if not isinstance(structure, dict):
-            text = "has ;key, but is not a dictionary: cover it without ;key (RFC 9421 §2.1.2)"
+            text = "has ;key, but is not a dictionary: leave out ;key (RFC 9421 §2.1.2)"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         key = str(parameters["key"])
         if key not in structure:
-            text = "does not have the member that ;key names: send that member, or do not cover it (RFC 9421 §2.1.2)"
+            text = (
+                "does not have the member that ;key names: send this member, or do not cover the member (RFC "
+                "9421 §2.1.2)"
+            )
             _refuse(component, Code.COMPONENT_ABSENT, text)
-        return http_sf.ser([structure[key]])  # a list of one member is serialised like the member alone
+        return http_sf.ser([structure[key]])  # a list of one member has the same form as the member
 
     def _binary(self, component: Component) -> str:
-        # RFC 9421 §2.1.3: encode each line by itself, so that a comma in a line differs from a comma between lines.
+        # Encode each line by itself, so that a comma in a line differs from a comma between lines (RFC 9421 §2.1.3).
         lines = [_strip(line) for line in self._lines(component)]
         if any(map(_UNSIGNABLE_BYTES.search, lines)):
             text = "has control characters, or characters outside latin-1: send other characters"
@@ -269,8 +289,8 @@ class BaseBuilder:
             self._structured_bytes += len(value)
             if self._structured_bytes > SF_FIELDS_BYTES_MAX:
                 text = (
-                    f"exceeds the {SF_FIELDS_BYTES_MAX} bytes that are parsed for ;sf and ;key in one message: "
-                    "cover it without them"
+                    f"exceeds the limit of {SF_FIELDS_BYTES_MAX} bytes for all fields with ;sf and ;key in one "
+                    "message: leave out ;sf and ;key"
                 )
                 _refuse(component, Code.COMPONENT_VALUE, text)
             self._structures[name] = _parse(component, value)
@@ -280,14 +300,14 @@ class BaseBuilder:
         message = self.message
         if isinstance(message, ResponseMessage):
             if component != Component("@status"):
-                text = "is not a component of a response: do not cover it (RFC 9421 §2.2)"
+                text = "is not a component of a response: do not cover this component (RFC 9421 §2.2)"
                 _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
             return f"{message.status:03d}"  # §2.2.9
         if component.name == "@query-param":
             return self._query_param(component)
         derive = REQUEST_COMPONENTS.get(component.name)
         if derive is None or component.parameters:
-            text = "is not a component of a request, or has a parameter that it cannot have: see RFC 9421 §2.2"
+            text = "is not a component of a request, or has a parameter that is not defined for it: see RFC 9421 §2.2"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         return derive(message)
 
@@ -295,13 +315,13 @@ class BaseBuilder:
         parameters = dict(component.parameters)
         name = parameters.get("name")
         if parameters.keys() != {"name"} or type(name) is not str:
-            text = "must have the parameter name, with a string, and no other parameter (RFC 9421 §2.2.8)"
+            text = "must have the parameter ;name= with a string, and no other parameter (RFC 9421 §2.2.8)"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         values = self._query_parameters.get(name, ())
         if not values:
             text = "names a query parameter that the target URI does not have: encode the name as RFC 9421 §2.2.8 says"
             _refuse(component, Code.COMPONENT_ABSENT, text)
-        if len(values) > 1:  # RFC 9421 §2.2.8 forbids the coverage of a repeated parameter
+        if len(values) > 1:  # a repeated parameter must not be covered (RFC 9421 §2.2.8)
             text = "names a query parameter that occurs more than once: cover @query instead (RFC 9421 §2.2.8)"
             _refuse(component, Code.COMPONENT_VALUE, text)
         return values[0]
@@ -310,36 +330,43 @@ class BaseBuilder:
 def _parse(component: Component, value: str) -> http_sf.StructuredType:
     kind = _FIELD_TYPES.get(component.name)
     if kind is None:
-        text = "is not a known structured field: cover it without ;sf and ;key (RFC 9421 §2.1.1)"
+        text = "is not a known structured field: leave out ;sf and ;key (RFC 9421 §2.1.1)"
         _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
 
     def repeated(_key: str, _where: str) -> NoReturn:
-        # RFC 9651 §4.2.2 keeps the last value, but another reader may use the first.
-        _refuse(component, Code.COMPONENT_VALUE, "repeats a key, so readers may differ: send each key once")
+        # A reader that obeys RFC 9651 §4.2.2 uses the last value, but another reader may use the first value.
+        _refuse(
+            component,
+            Code.COMPONENT_VALUE,
+            "repeats a key, so two readers may see different values: send each key once",
+        )
 
     try:
         return http_sf.parse(value.encode("ascii"), None, kind, repeated)
     except http_sf.StructuredFieldError as error:
         text = (
-            f"cannot be parsed as a structured {kind} from position {error.position} on (RFC 9651 §4.2): "
-            "correct it, or cover it without ;sf and ;key"
+            f"is not a valid structured {kind} from position {error.position} on (RFC 9651 §4.2): correct the "
+            "field, or leave out ;sf and ;key"
         )
         _refuse(component, Code.COMPONENT_VALUE, text)
 
 
 def _check_field_parameters(component: Component, parameters: Mapping[str, BareItemType]) -> None:
     for name, value in parameters.items():
-        # Refuse `;tr` too: this library never sees trailers, and no parameter may be ignored.
+        # Refuse `;tr` too, because this library never sees trailers, and may ignore no parameter.
         if not (type(value) is str if name == "key" else name in ("sf", "bs") and value is True):
-            text = "has a parameter other than ;sf, ;bs and ;key=, or one with a wrong value: remove it (RFC 9421 §2.1)"
+            text = (
+                "has a parameter other than ;sf, ;bs and ;key=, or a parameter with a wrong value: remove this "
+                "parameter (RFC 9421 §2.1)"
+            )
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
     if "bs" in parameters and len(parameters) > 1:
-        text = "has ;bs together with ;sf or ;key: choose one (RFC 9421 §2.1)"
+        text = "has ;bs together with ;sf or ;key: leave out one of them (RFC 9421 §2.1)"
         _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
 
 
 def _strip(line: str) -> str:
-    """Return a field line without obsolete line folding and without white space around it. RFC 9421 §2.1."""
+    """Return a field line without line folding and without leading and trailing white space (RFC 9421 §2.1)."""
     if "\r" in line:
         *folded, last = _OBS_FOLD.split(line)
         line = " ".join([*(part.rstrip(" \t") for part in folded), last])
@@ -347,6 +374,6 @@ def _strip(line: str) -> str:
 
 
 def _refuse(component: Component, code: Code, text: str) -> NoReturn:
-    # The name comes from the client, so show it only if it looks like the name of a component.
+    # The name comes from the client, so show the name only if it looks like the name of a component.
     named = component.name if _SHOWABLE.fullmatch(component.name) else "a covered component"
     raise MalformedField(f"{named} {text}", code=code, component=named)

@@ -12,7 +12,7 @@ from incoming_payments.httpsig.fields import parse_dictionary
 
 DigestAlgorithm = Literal["sha-256", "sha-512"]
 
-# RFC 9530 §5: the active algorithms. The deprecated algorithms (md5, sha, unixsum and others) prove nothing.
+# The active algorithms (RFC 9530 §5). The deprecated algorithms (md5, sha, unixsum and others) prove nothing.
 _HASHES: Final = {"sha-512": hashlib.sha512, "sha-256": hashlib.sha256}
 
 
@@ -30,10 +30,10 @@ def content_digest(body: bytes, algorithm: DigestAlgorithm = "sha-512") -> str:
 
 
 def verify_digest(header_values: Sequence[str], body: bytes) -> None:
-    """Verify that `body`, the bytes as received, matches its `Content-Digest` field. RFC 9530 §2.
+    """Verify that `body`, the bytes as received, matches the `Content-Digest` field (RFC 9530 §2).
 
     `header_values` are the field's values, one for each line received. At least one sha-256 or sha-512 digest must be
-    present, and each of them must match. Digests by other algorithms are ignored.
+    present, and all such digests must match. Digests by other algorithms are ignored.
 
     Raises `SignatureRefused` with the code `DIGEST_MISSING`, `DIGEST_MALFORMED`, `DIGEST_UNSUPPORTED` or
     `DIGEST_MISMATCH`, and no other exception.
@@ -53,13 +53,13 @@ def verify_digest(header_values: Sequence[str], body: bytes) -> None:
         digest = _HASHES[name](body).digest()
         if type(claimed) is not bytes or len(claimed) != len(digest):
             text = (
-                f"the {name} digest in Content-Digest is not a byte sequence of {len(digest)} bytes: "
-                f"write it as {name}=:base64: (RFC 9530 §2)"
+                f"the {name} digest in Content-Digest is not a byte sequence of {len(digest)} bytes: write "
+                f"{name}=:BASE64: (RFC 9530 §2)"
             )
             raise SignatureRefused(Code.DIGEST_MALFORMED, text, algorithm=name)
         if not hmac.compare_digest(claimed, digest):
             text = (
-                f"the {name} digest in Content-Digest does not match the body received: "
-                "compute it over the exact bytes that you send (RFC 9530 §2)"
+                f"the {name} digest in Content-Digest does not match the received body: compute the digest over "
+                "the exact bytes that you send (RFC 9530 §2)"
             )
             raise SignatureRefused(Code.DIGEST_MISMATCH, text, algorithm=name)

@@ -1,7 +1,7 @@
-"""Ed25519 public keys (RFC 8032), verified by the faster of two libraries, with the same result from both.
+"""Ed25519 public keys (RFC 8032). The faster of two libraries verifies signatures, and both give the same result.
 
-With PyNaCl (libsodium, the extra `fast`) a verification takes about two thirds of the time that it takes with
-cryptography (OpenSSL), which is always installed. PyNaCl is used if it can be imported. `BACKEND` names the library.
+This module uses PyNaCl (libsodium, the extra `fast`) if it can be imported. If not, it uses cryptography (OpenSSL),
+which is always installed. A verification by PyNaCl takes about two thirds of the time. `BACKEND` names the library.
 
     python -c "from incoming_payments.httpsig import ed25519; print(ed25519.BACKEND)"
 """
@@ -21,12 +21,14 @@ else:
     BACKEND = "PyNaCl"
 
 ORDER: Final = 2**252 + 27742317777372353535851937790883648493
-_ORDER_TOP: Final = ORDER >> 248  # the highest byte of `ORDER`: a number with a smaller highest byte is smaller
+# the highest byte of `ORDER`; a number with a smaller highest byte is less than `ORDER`
+_ORDER_TOP: Final = ORDER >> 248
 P: Final = 2**255 - 19
 D: Final = -121665 * pow(121666, -1, P) % P
 _Y8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
-# The y coordinates of the eight points of small order: 1, -1, 0 (orders 1, 2, 4) and two of order 8. Under such a key
-# one signature is valid for many messages. RFC 8032 does not forbid these points, and OpenSSL accepts them.
+# The y coordinates of the eight points of small order: 1, -1 and 0 for orders 1, 2 and 4, and two for order 8. If a key
+# is such a point, one signature is valid for many messages. RFC 8032 does not forbid these points, and OpenSSL accepts
+# them.
 SMALL_ORDER_Y: Final = frozenset({0, 1, P - 1, _Y8, P - _Y8})
 _SMALL_ORDER: Final = frozenset((y + sign).to_bytes(32, "little") for y in SMALL_ORDER_Y for sign in (0, 1 << 255))
 
@@ -49,8 +51,8 @@ def public_key(encoded: bytes) -> Ed25519PublicKey | _SodiumKey:
 
 def verify(key: Any, signature: bytes, data: bytes) -> None:
     """Raise `InvalidSignature` unless `signature` is the signature of `data` by `key`, in canonical encoding."""
-    # Refuse an R of small order, which an honest signer never produces: libsodium refuses it, OpenSSL does not.
-    # RFC 8032 §5.1.7: refuse S >= L, or each signature would have a second encoding.
+    # Refuse an R of small order, which an honest signer never produces. libsodium refuses such an R, and OpenSSL does
+    # not. Also refuse S >= L (RFC 8032 §5.1.7), because each signature would otherwise have a second encoding.
     if len(signature) != 64 or signature[:32] in _SMALL_ORDER:
         raise InvalidSignature
     if signature[63] >= _ORDER_TOP and int.from_bytes(signature[32:], "little") >= ORDER:

@@ -1,6 +1,6 @@
 """Parse the `Signature-Input` and `Signature` fields of RFC 9421 §4, which are structured fields of RFC 9651.
 
-One function parses each field. It returns a value or raises `MalformedField`, and no other exception.
+Each field has one function, which returns a value or raises `MalformedField`, and no other exception.
 """
 
 import re
@@ -16,22 +16,22 @@ from incoming_payments import limits
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.base import SF_KEY, Component, Coverage, Parameters, serialise_parameters
 
-POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, the last that `datetime` can hold
-# The signature parameters of RFC 9421 §2.3: the parameters with a time, and the maximum length in characters of the
-# others
+POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, which is the last that `datetime` can hold
+# The signature parameters of RFC 9421 §2.3: those with a time, and the greatest length in characters of the others.
 _TIMES: Final = frozenset({"created", "expires"})
 _STRINGS: Final = {
     **dict.fromkeys(("keyid", "alg"), limits.KEY_ID_CHARS_MAX),
     **dict.fromkeys(("nonce", "tag"), limits.NONCE_CHARS_MAX),
 }
-Member = tuple[Any, Mapping[str, BareItemType]]  # an item or a list of such pairs, and its parameters
+Member = tuple[Any, Mapping[str, BareItemType]]  # an item or an inner list, with its parameters
 
-# A dictionary of one byte sequence in canonical base64, as honest clients send Signature and Content-Digest
+# a dictionary of one byte sequence in canonical base64, the form in which honest clients send Signature and
+# Content-Digest
 _ONE_BYTE_SEQUENCE: Final = re.compile(
     rf"({SF_KEY.pattern})="
     r":((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=|[A-Za-z0-9+/][AQgw]==)?):"
 )
-# The parts of a well-formed field that may contain a colon, to find the byte sequences among them
+# the parts of a well-formed field that may contain a colon, and among them the byte sequences
 _BYTE_SEQUENCES: Final = re.compile(
     r'%"[^"]*"'  # a Display String
     r'|"(?:[^"\\]|\\.)*"'  # a String
@@ -42,12 +42,12 @@ _BYTE_SEQUENCES: Final = re.compile(
 
 @frozen
 class SignatureInput:
-    """One member of `Signature-Input`: the components that a signature covers, and its parameters. RFC 9421 §2.3.
+    """One member of `Signature-Input`: the covered components of a signature, and its parameters (RFC 9421 §2.3).
 
     `values` holds all parameters by name, including unknown ones, because all of them are signed. `signature_params` is
-    the value of `@signature-params`, the last line of the signature base: the components and parameters in their strict
-    form, in the order sent. The properties from `created` on are the known parameters. An absent parameter is None. The
-    types of the parameters are checked when the field is parsed.
+    the value of `@signature-params`, the last line of the signature base. It has the components and parameters in their
+    strict form, in the order sent. The properties from `created` on are the known parameters. An absent parameter is
+    None. The parser of the field has checked the types of the parameters.
     """
 
     label: str
@@ -77,12 +77,12 @@ class SignatureInput:
 
     @property
     def key_id(self) -> str | None:
-        """The name of the key."""
+        """The `keyid` of the signature."""
         return self.values.get("keyid")
 
     @property
     def alg(self) -> str | None:
-        """The algorithm, a name in the registry of RFC 9421 §6.2."""
+        """The name of the algorithm in the registry of RFC 9421 §6.2."""
         return self.values.get("alg")
 
     @property
@@ -92,15 +92,15 @@ class SignatureInput:
 
     @property
     def tag(self) -> str | None:
-        """The application that the signature is for."""
+        """The name of the application for which the signature is."""
         return self.values.get("tag")
 
 
 def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
-    """Return the members of `Signature-Input` by label, in order. `lines` are its values, one for each line received.
+    """Return the members of `Signature-Input` by label, in order. `lines` are the values of its received lines.
 
-    Raises `MalformedField` when the field is not a dictionary of inner lists of strings, a label or parameter is
-    repeated, a parameter of RFC 9421 §2.3 has the wrong type, or the field exceeds a bound in `limits`.
+    Raises `MalformedField` when the field is not a dictionary of inner lists of strings, or exceeds a bound in
+    `limits`. Also raises it when a label or parameter is repeated, or a parameter of RFC 9421 §2.3 has the wrong type.
 
     >>> parse_signature_input(['sig1=("@method");created=5;keyid="k"'])["sig1"].created
     5
@@ -112,7 +112,8 @@ def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
 def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
     """Return the signatures of a `Signature` field by label, in order.
 
-    Raises `MalformedField` when `lines` are no dictionary of byte sequences in canonical base64, or repeat a label.
+    Raises `MalformedField` unless `lines` are a dictionary of byte sequences in canonical base64, with different
+    labels.
 
     >>> parse_signature(["sig1=:AQID:"])
     {'sig1': b'\\x01\\x02\\x03'}
@@ -120,14 +121,14 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
     signatures = {}
     for label, (value, parameters) in parse_dictionary(lines, "Signature").items():
         if type(value) is not bytes or parameters:
-            text = "a member of Signature is not a byte sequence alone: write it as label=:base64: (RFC 9421 §4.2)"
+            text = "a member of Signature is not a byte sequence: write each member as label=:BASE64: (RFC 9421 §4.2)"
             raise MalformedField(text, field="Signature")
         signatures[label] = value
     return signatures
 
 
 def parse_string(lines: Sequence[str], name: str) -> str:
-    """Return the String of the field `name`, which is an item. RFC 9651 §3.3.3. The parameters of the item are ignored.
+    """Return the String (RFC 9651 §3.3.3) in the field `name`, and ignore its parameters.
 
     Raises `MalformedField` unless `lines` is one line with one String.
 
@@ -135,9 +136,9 @@ def parse_string(lines: Sequence[str], name: str) -> str:
     'text/html'
     """
     try:
-        [line] = lines  # RFC 9651 §4.2 would join several lines, and two of them could be read as one String
+        [line] = lines  # a field that RFC 9651 §4.2 joins from two lines could be one String, so refuse several lines
         value, _ = cast("Member", http_sf.parse(line.encode("ascii"), None, "item"))
-    except ValueError:  # `http_sf` and `encode` raise `ValueError` too
+    except ValueError:  # `http_sf` and `encode` also raise `ValueError`
         value = None
     if type(value) is not str:
         raise MalformedField(f"send {name} once, as one string in double quotes (RFC 9651 §3.3.3)", field=name)
@@ -147,19 +148,20 @@ def parse_string(lines: Sequence[str], name: str) -> str:
 def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     """Return the members of the dictionary field `name` by key, in order, each with its parameters. RFC 9651 §4.2.2.
 
-    This is stricter than RFC 9651 where another reader could find another value: a key or parameter occurs once, and
-    base64 is canonical. Raises `MalformedField` otherwise, with the position in `details` if it is known.
+    The function is stricter than RFC 9651, so that two readers cannot find different values: a key or parameter may
+    occur only once, and base64 must be canonical. Raises `MalformedField` for any other text, with the position in
+    `details` if the position is known.
     """
-    text = ", ".join(lines)  # RFC 9651 §4.2: several lines are one list
+    text = ", ".join(lines)  # several lines form one list (RFC 9651 §4.2)
     if len(text) > limits.HEADER_BYTES_MAX:
         raise MalformedField(f"{name} is longer than {limits.HEADER_BYTES_MAX} bytes: send a shorter field", field=name)
 
-    # `http_sf` reads this form too, but more slowly.
+    # `http_sf` also parses this form, but more slowly.
     if one := _ONE_BYTE_SEQUENCE.fullmatch(text):
         return {one[1]: (b64decode(one[2]), {})}
 
     def repeated(_key: str, where: str) -> NoReturn:
-        # RFC 9651 §4.2.2 keeps the last value, but another reader may use the first.
+        # A reader that obeys RFC 9651 §4.2.2 uses the last value, but another reader may use the first value.
         raise MalformedField(f"{name} repeats a key of a {where}: send each key once", field=name)
 
     try:
@@ -168,9 +170,12 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
         text = f"{name} is not ASCII at position {error.start}: send ASCII only (RFC 9651 §4.2)"
         raise MalformedField(text, field=name, position=error.start) from None
     except http_sf.StructuredFieldError as error:
-        # Do not repeat the parser's message: it may quote a part of the field, such as a signature.
+        # Do not repeat the parser's message, because the message may quote a part of the field, such as a signature.
         position = error.position
-        text = f"{name} cannot be parsed as a structured field dictionary from position {position} on (RFC 9651 §3.2)"
+        text = (
+            f"{name} is not a valid structured field dictionary from position {position} on: correct the field "
+            "(RFC 9651 §3.2)"
+        )
         raise MalformedField(text, field=name, position=position) from None
     members = cast("dict[str, Member]", parsed)
     if len(members) > limits.SF_MEMBERS_MAX:
@@ -180,18 +185,20 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
 
 
 def _check_base64(field_text: str, name: str) -> None:
-    # http_sf accepts missing padding and bits set past the last byte, as RFC 9651 §4.2.7 recommends to parsers.
+    # http_sf accepts missing padding and set bits after the last byte, as RFC 9651 §4.2.7 recommends.
     for match in _BYTE_SEQUENCES.finditer(field_text):
         base64 = match[1]
         if base64 and b64encode(b64decode(base64 + "==")) != base64.encode():
-            text = f"{name} has base64 that is not canonical: pad it with = and set no bit past the last byte"
+            text = f"{name} has base64 that is not canonical: add the padding =, and set no bits after the last byte"
             raise MalformedField(f"{text} (RFC 4648 §3.5)", field=name, position=match.start(1))
 
 
 def _member(label: str, member: Member) -> SignatureInput:
     items, parameters = member
     if not isinstance(items, list):
-        raise _malformed('a member is not a list of components in parentheses: write it as label=("@method" ...)')
+        raise _malformed(
+            'a member is not a list of components in parentheses: write each member as label=("@method" ...)'
+        )
     if len(items) > limits.COMPONENTS_MAX:
         raise _malformed(f"a signature covers more than {limits.COMPONENTS_MAX} components: cover fewer")
     _check_count(parameters)

@@ -1,7 +1,7 @@
 """Read and write keys as JWK or PEM, and sign and verify with them.
 
-The `alg` of the JWK decides the algorithm, so a message cannot choose another one. A key is checked completely when it
-is loaded, because the libraries that verify accept some weak keys.
+The `alg` of the JWK decides the algorithm, so a message cannot choose another algorithm. The functions that load a key
+check it completely, because the libraries that verify signatures accept some weak keys.
 """
 
 import re
@@ -22,16 +22,18 @@ from incoming_payments.httpsig.ed25519 import SMALL_ORDER_Y, D, P, public_key
 from incoming_payments.wire.strict import read_object
 
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9\-_]*")
-_KID: Final = re.compile(
-    rf"[ -~]{{1,{limits.KEY_ID_CHARS_MAX}}}"
-)  # `keyid` is a String, which is printable ASCII (RFC 9651 §3.3.3)
+# a String, which is printable ASCII (RFC 9651 §3.3.3)
+_KID: Final = re.compile(rf"[ -~]{{1,{limits.KEY_ID_CHARS_MAX}}}")
 
 _ALGORITHMS: Final = {algorithm.value: algorithm for algorithm in Algorithm} | {"Ed25519": Algorithm.ED25519}
 
 
 @frozen
 class PublicKey:
-    """A checked public key, and the one algorithm that the key is for. The `keyid` of a signature must equal `kid`."""
+    """A checked public key, with the only algorithm that may use the key.
+
+    The `keyid` of a signature must equal `kid`.
+    """
 
     kid: str
     algorithm: Algorithm
@@ -39,10 +41,10 @@ class PublicKey:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.algorithm, Algorithm):
-            raise MalformedKey("algorithm must be an Algorithm: load the key by load_jwk", member="alg")
+            raise MalformedKey("algorithm must be an Algorithm: use load_jwk to load the key", member="alg")
 
     def verify(self, signature: bytes, data: bytes) -> bool:
-        """Return whether `signature` is a valid signature of `data` by this key. Both may be any bytes."""
+        """Return whether `signature` is a valid signature of `data` by this key. The arguments may be any bytes."""
         try:
             SCHEMES[self.algorithm].verify(self._key, signature, data)
         except InvalidSignature:
@@ -51,7 +53,7 @@ class PublicKey:
 
 
 def load_jwk(jwk: Mapping[str, object] | str | bytes) -> PublicKey:
-    """Return the public key in a JWK, given as a mapping or as JSON text. RFC 7517, RFC 7518 §6, RFC 8037.
+    """Return the public key in a JWK (RFC 7517, RFC 7518 §6, RFC 8037). `jwk` is a mapping or JSON text.
 
     Raises `MalformedKey`, and no other exception, when the key is incomplete, not canonical, weak, private, symmetric
     or for another use. `alg` and `kid` are required. `details["member"]` is the name of the wrong member.
@@ -66,8 +68,8 @@ def load_jwk(jwk: Mapping[str, object] | str | bytes) -> PublicKey:
         _refuse("kty", "or alg is for a shared secret, with which each verifier could sign: use a key pair")
     if private := [member for member in _PRIVATE if member in members]:
         text = (
-            f"the JWK has the private member {private[0]}, but must hold a public key only: "
-            "the private key is disclosed now, so generate a new key pair"
+            f"the JWK has the private member {private[0]}, but must hold only a public key: the private key "
+            "is no longer secret, so generate a new key pair"
         )
         raise MalformedKey(text, member=private[0], rule="private_key_disclosed")
     _check_use(members, "verify")
@@ -100,29 +102,29 @@ def _public_key(members: Mapping[str, object], scheme: Scheme) -> object:
     return _rsa_numbers(members).public_key()
 
 
-@lru_cache(
-    maxsize=limits.KEYS_REMEMBERED_MAX
-)  # a check costs more than a verification, and each request loads its key again
+# cached, because a check takes longer than a verification, and each request loads its key again
+@lru_cache(maxsize=limits.KEYS_REMEMBERED_MAX)
 def _check_ed25519(encoded: bytes) -> None:
     y = int.from_bytes(encoded, "little") & (2**255 - 1)  # the highest bit is the sign of x
     if y >= P:
         _refuse("x", "is not a canonical encoding of a point (RFC 8032 §5.1.3): export the key again")
     if y in SMALL_ORDER_Y:
         _refuse("x", "is a point of small order, for which signatures can be forged: generate another key")
-    # x² = (y² - 1) / (dy² + 1) has a root exactly when numerator times denominator has one: Euler's criterion.
+    # x² = (y² - 1) / (dy² + 1) has a root exactly when numerator times denominator has a root. This is Euler's
+    # criterion.
     if pow((y * y - 1) * (D * y * y + 1), (P - 1) // 2, P) != 1:
         _refuse("x", "is not a point on the curve Ed25519 (RFC 8032 §5.1.3): export the key again")
 
 
 def _ec_numbers(members: Mapping[str, object], crv: str) -> ec.EllipticCurvePublicNumbers:
     curve, octets = CURVES[crv]
-    # RFC 7518 §6.2.1.2: a coordinate has its full size, leading zeros included.
+    # A coordinate has its full size, with leading zeros (RFC 7518 §6.2.1.2).
     x, y = (int.from_bytes(_octets(members, member, octets)) for member in ("x", "y"))
     numbers = ec.EllipticCurvePublicNumbers(x, y, curve)
     try:
         numbers.public_key()
     except ValueError:
-        _refuse("y", "is no point of the curve together with x (RFC 7518 §6.2.1): export the key again")
+        _refuse("y", "and x are not a point on the curve (RFC 7518 §6.2.1): export the key again")
     return numbers
 
 
@@ -139,7 +141,7 @@ def _rsa_numbers(members: Mapping[str, object]) -> rsa.RSAPublicNumbers:
 
 @frozen
 class PrivateKey:
-    """A private key to sign with, and its `kid`. Its `repr` does not show the key."""
+    """A private key for signing, and its `kid`. The `repr` does not show the key."""
 
     kid: str
     algorithm: Algorithm
@@ -155,14 +157,14 @@ class PrivateKey:
 
     @classmethod
     def generate_ed25519(cls, kid: str) -> Self:
-        """Generate an Ed25519 key from the system's randomness. Raises `MalformedKey` for a bad `kid`."""
+        """Generate an Ed25519 key from the system's randomness. Raises `MalformedKey` for an invalid `kid`."""
         return cls(_kid({"kid": kid}), Algorithm.ED25519, ed25519.Ed25519PrivateKey.generate())
 
     @classmethod
     def from_pem(
         cls, pem: bytes, *, kid: str, algorithm: Algorithm | None = None, password: bytes | None = None
     ) -> Self:
-        """Return the key in a PEM file. Pass `algorithm` for an RSA key that does not sign with PS512.
+        """Return the key in a PEM file. For an RSA key, the default of `algorithm` is PS512.
 
         Raises `MalformedKey` when the file cannot be read, or the key is not supported or does not fit `algorithm`.
         """
@@ -180,11 +182,11 @@ class PrivateKey:
         return SCHEMES[self.algorithm].sign(self._key, data)
 
     def public_key(self) -> PublicKey:
-        """Return the public key, to verify with. Raises `MalformedKey` for a weak key."""
+        """Return the public key, which verifies signatures. Raises `MalformedKey` for a weak key."""
         return _load_public(self.public_jwk())
 
     def public_jwk(self) -> dict[str, str]:
-        """Return the public key as a JWK to publish. `load_jwk` reads it."""
+        """Return the public key as a JWK to publish, which `load_jwk` can read."""
         names = {"kid": self.kid, "alg": self.algorithm.value}
         public = self._key.public_key()
         if isinstance(public, ed25519.Ed25519PublicKey):
@@ -199,17 +201,17 @@ class PrivateKey:
         return {"kty": "RSA", **names, "n": n, "e": e}
 
     def to_pem(self) -> bytes:
-        """Return the key as unencrypted PKCS #8 PEM. Protect the file from other users."""
+        """Return the key as unencrypted PKCS #8 PEM. Protect a file with this text from other users."""
         pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         pem: bytes = self._key.private_bytes(serialization.Encoding.PEM, pkcs8, plain)
         return pem
 
 
 def load_private_jwk(jwk: Mapping[str, object] | str | bytes) -> PrivateKey:
-    """Return the private key in a JWK, given as a mapping or as JSON text.
+    """Return the private key in a JWK. `jwk` is a mapping or JSON text.
 
-    The public members must satisfy `load_jwk`, and the private members must belong to them. An RSA key needs all the
-    private members of RFC 7518 §6.3.2 but `oth`. Raises `MalformedKey`, and no other exception.
+    The public members must satisfy `load_jwk`, and the private members must belong to the public members. An RSA key
+    needs all the private members of RFC 7518 §6.3.2 except `oth`. Raises `MalformedKey`, and no other exception.
     """
     members = _members(jwk)
     _check_use(members, "sign")
@@ -236,7 +238,7 @@ def _private_key(members: Mapping[str, object], scheme: Scheme) -> object:
 
 
 def _algorithms_of(key: object) -> tuple[Algorithm, ...]:
-    """Return the algorithms that a private key can sign with, the default first."""
+    """Return the algorithms of a private key, with the default algorithm first."""
     if isinstance(key, ed25519.Ed25519PrivateKey):
         return (Algorithm.ED25519,)
     if isinstance(key, rsa.RSAPrivateKey):
@@ -263,7 +265,7 @@ def _check_use(members: Mapping[str, object], operation: str) -> None:
         _refuse("use", "is not sig, so the key is not for signatures: use a signing key (RFC 7517 §4.2)")
     operations = members.get("key_ops", [operation])
     if not isinstance(operations, list) or operation not in operations:
-        _refuse("key_ops", f"does not list {operation}: add it, or leave out key_ops (RFC 7517 §4.3)")
+        _refuse("key_ops", f"does not list {operation}: add {operation}, or leave out key_ops (RFC 7517 §4.3)")
 
 
 def _kid(members: Mapping[str, object]) -> str:
@@ -300,7 +302,7 @@ def _base64url_octets(members: Mapping[str, object], member: str) -> bytes:
     if len(text) <= limits.JWK_CHARS_MAX and _BASE64URL.fullmatch(text) and len(text) % 4 != 1:
         octets = urlsafe_b64decode(text + "==")
     if _base64url(octets) != text:
-        _refuse(member, "is not base64url: write no padding, and set no bit past the last byte (RFC 7515 §2)")
+        _refuse(member, "is not base64url: write no padding, and set no bits after the last byte (RFC 7515 §2)")
     return octets
 
 

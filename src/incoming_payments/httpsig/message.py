@@ -10,7 +10,7 @@ from attrs import Factory, field, frozen
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.codes import Code
 
-# An absolute URI in visible ASCII. A request's target has no userinfo and no fragment: RFC 9110 §4.2.4 and §7.1.
+# An absolute URI in visible ASCII, which has no userinfo and no fragment (RFC 9110 §4.2.4 and §7.1).
 _TARGET: Final = re.compile(
     r"(?P<scheme>[Hh][Tt][Tt][Pp][Ss]?)://"
     r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9\-._~!$&'()*+,;=%]+)(?::(?P<port>[0-9]*))?"
@@ -26,7 +26,7 @@ def _index(message: "RequestMessage | ResponseMessage") -> dict[str, tuple[str, 
     return {name: tuple(values) for name, values in index.items()}
 
 
-# Each verification needs the index, so each message builds it at once. Equality ignores the index, which repeats the
+# Each verification needs the index, so the constructor builds it. Equality ignores the index, which repeats the
 # headers.
 _FIELDS: Final = Factory(_index, takes_self=True)
 
@@ -48,7 +48,7 @@ class RequestMessage:
 
     `target_uri` is absolute. The application builds it from its own configuration and the raw path and query, never
     from `Host`. Header values are latin-1 text, as in WSGI. `body` is the bytes received. The constructor checks
-    nothing: a malformed part is refused when a signature covers it.
+    nothing. The functions that read a covered part refuse a malformed part.
 
     >>> request = RequestMessage("GET", "https://ase.example/pay?x=1", (("Accept", "a"), ("ACCEPT", "b")))
     >>> request.values("accept")
@@ -59,11 +59,11 @@ class RequestMessage:
     target_uri: str
     headers: tuple[tuple[str, str], ...] = field(repr=False)  # the headers hold the access token
     body: bytes = field(default=b"", repr=False)
-    # The values of each field by its name in lower case, in the order received
+    # the values of each field, by its name in lower case and in the order received
     fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, eq=False, default=_FIELDS)
 
     def values(self, name: str) -> tuple[str, ...]:
-        """Return the values of the field `name` (lower case) in the order received; empty if it is absent."""
+        """Return the values of the field `name` (lower case) in the order received, or `()` for an absent field."""
         return self.fields.get(name, ())
 
     @property
@@ -71,21 +71,25 @@ class RequestMessage:
         """The parts of `target_uri`. Raises `MalformedField` unless it is an absolute http or https URI."""
         match = _TARGET.fullmatch(self.target_uri)
         if match is None:
-            text = "the target URI is not an absolute http or https URI in ASCII, without userinfo or fragment"
+            text = (
+                "the target URI must be an absolute http or https URI in ASCII, and must have no userinfo and no "
+                "fragment"
+            )
             raise MalformedField(f"{text} (RFC 9110 §4)", code=Code.COMPONENT_VALUE)
         scheme, host, port, path, query = match.groups()
         scheme, authority = scheme.lower(), host.lower()
-        if port and port.lstrip("0") != _DEFAULT_PORTS[scheme]:  # RFC 9421 §2.2.3: the default port is left out
+        if port and port.lstrip("0") != _DEFAULT_PORTS[scheme]:  # leave out the default port (RFC 9421 §2.2.3)
             authority = f"{authority}:{port}"
-        return Target(
-            self.target_uri, scheme, authority, path or "/", query
-        )  # RFC 9421 §2.2.6: an empty path is a slash
+        # an empty path counts as a slash (RFC 9421 §2.2.6)
+        return Target(self.target_uri, scheme, authority, path or "/", query)
 
     @property
     def query_parameters(self) -> Mapping[str, list[str]]:
-        """Encoded values by encoded name, RFC 9421 §2.2.8. Raises `MalformedField` when the query is not UTF-8."""
+        """The encoded query values by encoded name (RFC 9421 §2.2.8). Raises `MalformedField` unless the query is
+        UTF-8.
+        """
         try:
-            # The URL standard writes U+FFFD for invalid bytes, so different queries would look the same.
+            # In the URL standard, each invalid byte becomes U+FFFD, so different queries would look the same.
             pairs = parse_qsl((self.target.query or "")[1:], keep_blank_values=True, errors="strict")
         except UnicodeDecodeError as error:
             text = "the query of the target URI is not UTF-8 after percent-decoding: encode its text as UTF-8"
@@ -107,10 +111,10 @@ class ResponseMessage:
     fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, eq=False, default=_FIELDS)
 
     def values(self, name: str) -> tuple[str, ...]:
-        """Return the values of the field `name` (lower case) in the order received; empty if it is absent."""
+        """Return the values of the field `name` (lower case) in the order received, or `()` for an absent field."""
         return self.fields.get(name, ())
 
 
 def _encode(text: str) -> str:
-    """Return `text` in its canonical spelling: the form encoding of the URL standard, but with %20 for a space."""
+    """Return `text` in the form encoding of the URL standard, but with %20 for a space."""
     return quote(text, safe="*").replace("~", "%7E")

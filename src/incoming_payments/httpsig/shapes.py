@@ -1,7 +1,7 @@
-"""Shapes of the signature fields that two SDKs of Open Payments send, although they are not structured fields.
+"""Shapes of the signature fields that two SDKs of Open Payments send. These shapes are not structured fields.
 
-A shape is read only where a policy names it. `strict_form` rewrites such a shape into the form of RFC 9421 §4, and
-`verify` then runs all its checks. A shape has one signature, in one line of each field.
+Only a policy that names a shape accepts it. `strict_form` rewrites the shape into the form of RFC 9421 §4, and `verify`
+then makes all its checks. A shape has one signature, in one line of each field.
 """
 
 import enum
@@ -20,8 +20,8 @@ class Shape(enum.StrEnum):
 
     # interledger/open-payments-php writes no colons around the base64: `Signature: sig1=bGFiZWw=`
     PHP_SDK = "php-sdk"
-    # interledger/open-payments writes no label and no colons, and no quotes around the components, not even in the
-    # signature base: `Signature: bGFiZWw=` and `Signature-Input: sig1=(@method @target-uri);created=1;keyid="k"`
+    # interledger/open-payments writes no label, no colons, and no quotes around the components, even in the signature
+    # base: `Signature: bGFiZWw=` and `Signature-Input: sig1=(@method @target-uri);created=1;keyid="k"`
     RUST_SDK = "rust-sdk"
 
 
@@ -31,7 +31,8 @@ class StrictForm:
 
     signature_input: str
     signature: str
-    components: str | None  # the list of components as the signer signed it, or None if that is the strict form
+    # the list of components as the signer signed it, or None if the signer signed the strict form
+    components: str | None
 
     def as_signed(self, given: SignatureInput) -> SignatureInput:
         """Return `given`, which was parsed from the strict form, with the component list as the signer signed it."""
@@ -51,13 +52,13 @@ _RUST_INPUT: Final = re.compile(rf"({_LABEL})=\((@?[a-z][a-z0-9\-]*(?: @?[a-z][a
 def any_strict_form(
     shapes: Iterable[Shape], input_lines: Sequence[str], signature_lines: Sequence[str]
 ) -> StrictForm | None:
-    """Return the field lines in their strict form, or None if they have none of `shapes`."""
+    """Return the field lines in their strict form, or None if the lines have none of `shapes`."""
     forms = (strict_form(shape, input_lines, signature_lines) for shape in shapes)
     return next(filter(None, forms), None)
 
 
 def strict_form(shape: Shape, input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
-    """Return the field lines in their strict form, not validated, or None if they do not have exactly this `shape`."""
+    """Return the field lines in a strict form that is not validated, or None if the lines do not have this `shape`."""
     if len(input_lines) != 1 or len(signature_lines) != 1:
         return None
     [input_line], [signature_line] = input_lines, signature_lines

@@ -1,4 +1,4 @@
-"""Sign requests, for clients, tools and tests. `verify` accepts what `sign` returns."""
+"""Sign requests, for clients, tools and tests."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -28,11 +28,12 @@ def sign(
     alg_param: bool = False,
     digest: DigestAlgorithm | None = "sha-512",
 ) -> RequestMessage:
-    """Return `request` with a signature: `Signature-Input` and `Signature` follow its header fields.
+    """Return `request` with a signature, in the fields `Signature-Input` and `Signature` after its other header fields.
 
-    If the request has a body, `sign` sets `Content-Digest` with the algorithm `digest`, and replaces an existing one.
-    With `digest=None`, it does not change `Content-Digest`. It changes no other field. `created` and `expires` are
-    POSIX times in seconds, or datetimes with a time zone. Fractions are dropped. `alg_param` adds the `alg` parameter.
+    If the request has a body, `sign` sets `Content-Digest` with the algorithm `digest`, and replaces an existing field.
+    If `digest` is None, `sign` does not change `Content-Digest`. It changes no other field. `created` and `expires` are
+    POSIX times in seconds, or datetimes with a time zone. Fractions are dropped. If `alg_param` is true, the signature
+    has the `alg` parameter.
 
     By default, `components` are the components that Open Payments clients cover: `@method`, `@target-uri` and, if
     present, `authorization`. If the request has a body, `content-digest`, `content-length` and `content-type` are
@@ -50,7 +51,10 @@ def sign(
     _check_key(key)
     labels = {*parse_signature_input(inputs), *parse_signature(signatures)}
     if not SF_KEY.fullmatch(label) or label in labels:
-        text = "label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not be in use in the request"
+        text = (
+            "label must consist of lower case letters, digits and _-.* (RFC 9651 §3.1.2), and must not be the "
+            "label of another signature"
+        )
         raise InvalidValue(text, member="label")
     if request.body and digest is not None:
         others = tuple(header for header in request.headers if header[0].lower() != "content-digest")
@@ -59,7 +63,9 @@ def sign(
     coverage = Coverage(tuple([one if isinstance(one, Component) else Component(one) for one in (*chosen, *also)]))
     alg = key.algorithm.registered if alg_param else None
     if alg_param and alg is None:
-        text = f"{key.algorithm.value} has no registered name for the alg parameter (RFC 9421 §6.2): leave it out"
+        text = (
+            f"{key.algorithm.value} has no registered name for the alg parameter (RFC 9421 §6.2): leave out alg_param"
+        )
         raise InvalidValue(text, member="alg_param")
     times = {"created": _posix_time(created, "created"), "expires": _posix_time(expires, "expires")}
     given = {"keyid": key.kid, **times, "nonce": nonce, "alg": alg, "tag": tag}
@@ -80,7 +86,10 @@ def default_components(request: RequestMessage) -> tuple[str, ...]:
 
 def _check_key(key: object) -> None:
     if not isinstance(key, PrivateKey):
-        text = f"key must be a PrivateKey, not {type(key).__name__}: load it by PrivateKey.from_pem or load_private_jwk"
+        text = (
+            f"key must be a PrivateKey, not {type(key).__name__}: load the key with PrivateKey.from_pem or "
+            "load_private_jwk"
+        )
         raise InvalidValue(text, member="key")
 
 

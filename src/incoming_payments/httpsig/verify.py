@@ -1,6 +1,6 @@
-"""Decide whether a request is signed as the policy requires, and return what the signature proves.
+"""Decide whether a request is signed as the policy requires, and return the facts that the signature proves.
 
-The checks run in the order of `Code`, with the cryptographic verification last because it costs most.
+The checks run in the order of `Code`. The cryptographic verification is last, because it costs most.
 """
 
 import math
@@ -33,7 +33,7 @@ _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(names or ())  # a list is not hashable
+    return tuple(names or ())  # a tuple, because a list is not hashable
 
 
 def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
@@ -42,16 +42,16 @@ def _shapes(shapes: Iterable[Shape]) -> frozenset[Shape]:
 
 @frozen(kw_only=True)
 class Policy:
-    """The facts that a signature must prove. The default is the policy of Open Payments: Spec section 5.
+    """The facts that a signature must prove. The default is the policy of Open Payments (spec section 5).
 
     `required` names fields (in lower case) and derived components that a signature must cover without parameters. If
     the request has a body, the signature must also cover `content-digest`. The signature must have `created`, at most
-    `max_age_s` seconds in the past and `clock_skew_s` seconds in the future. With `nonce_required`, the signature must
-    have a nonce. With `tag`, it must have that tag. `shapes` lists the deviations from RFC 9421 §4 that are accepted in
-    the signature fields; no other check changes.
+    `max_age_s` seconds in the past and `clock_skew_s` seconds in the future. If `nonce_required` is true, the signature
+    must have a nonce. If `tag` is set, the signature must have that tag. `shapes` lists the deviations from RFC 9421 §4
+    that are accepted in the signature fields. All other checks stay the same.
 
-    Raises `InvalidValue` when `required` is empty or names a component that cannot be required, when a number of
-    seconds is not an integer in range, or for an unknown shape.
+    Raises `InvalidValue` for an invalid argument, for example when `required` is empty, a number of seconds is out of
+    range, or a shape is unknown.
     """
 
     required: tuple[str, ...] = field(default=("@method", "@target-uri", "authorization"), converter=_names)
@@ -99,10 +99,10 @@ class Policy:
 class Proof:
     """The facts that a signature proved. Act on a `Proof`, and never read the signature's header fields again.
 
-    `key_id` is the `kid` of the key that made the signature. `signature_input` has the covered components and the
-    parameters, which are now proven. `verify` does not record nonces, so the caller must check that the nonce is new.
-    `base` is the signature base, the bytes that were signed. Two different ECDSA or RSA-PSS signatures over one base
-    are both valid, so identify a repeated request by `base` and not by its signature.
+    `key_id` is the `kid` of the key that made the signature. `signature_input` has the proven components and
+    parameters. `verify` does not record nonces, so the caller must check that the nonce is new. `base` is the signature
+    base, the bytes that were signed. Several ECDSA or RSA-PSS signatures over the same base can be valid. So identify a
+    repeated request by `base`, and not by its signature.
     """
 
     key_id: str
@@ -117,7 +117,7 @@ class Proof:
 
     @property
     def expires(self) -> datetime | None:
-        """The time at which the signature expires, in UTC; None if the signer gave none."""
+        """The time at which the signature expires, in UTC, or None if the signer gave no such time."""
         expires = self.signature_input.expires
         return None if expires is None else datetime.fromtimestamp(expires, UTC)
 
@@ -137,13 +137,13 @@ class Evidence:
 
 
 def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Policy, now: datetime) -> Proof:
-    """Verify the signatures of `request` and return what a valid one proves under `policy`. RFC 9421 §3.2.
+    """Verify the signatures of `request`, and return the facts that a valid signature proves (RFC 9421 §3.2).
 
-    `keys` are the acceptable keys by `kid`; the `keyid` of a signature must equal one of them. `now` is the current
-    time, with a time zone. One valid signature is enough, and labels carry no meaning. A request may have at most
-    `limits.SIGNATURES_MAX` signatures by these keys. A request with a body must have a
-    `Content-Digest`. A `Content-Digest` must match the body, even an empty body. Clock skew does not extend `expires`,
-    because the signer chose that time.
+    `keys` are the acceptable keys by `kid`. The `keyid` of a signature must be equal to one of these `kid`s. `now` is
+    the current time, with a time zone. One valid signature is enough, and labels carry no meaning. A request may have
+    at most `limits.SIGNATURES_MAX` signatures by these keys. A request with a body must have a `Content-Digest`. A
+    `Content-Digest` must match the body, even an empty body. Clock skew does not extend `expires`, because the signer
+    chose that time.
 
     Raises `SignatureRefused` with a `Code`, and no other exception for any content of the request. Raises
     `InvalidValue` when `now` has no time zone.
@@ -172,7 +172,7 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
             refusals.append(refusal)
     if not candidates:
         raise max(refusals, key=lambda refusal: _RANKS[Code(refusal.code)])
-    # Check a digest even without a body, so that a wrong field does not reach the application.
+    # Check a digest even if there is no body, so that a wrong field does not reach the application.
     digests = request.fields.get("content-digest", ())
     if digests or request.body:
         verify_digest(digests, request.body)
@@ -180,14 +180,14 @@ def verify(request: RequestMessage, keys: Mapping[str, PublicKey], *, policy: Po
         if key.verify(signature, base):
             return Proof(key.kid, key.algorithm, given, base)
     text = (
-        "the signature does not fit the key and the request received: compare the covered components, first "
-        "@target-uri, with those that you signed (RFC 9421 §3.2)"
+        "the signature does not fit the key and the received request: compare the values of the covered "
+        "components, first @target-uri, with the values that you signed (RFC 9421 §3.2)"
     )
     raise SignatureRefused(Code.SIGNATURE_INVALID, text, target_uri=request.target_uri)
 
 
 def key_ids(request: RequestMessage, policy: Policy) -> tuple[str, ...]:
-    """Return the different `keyid` values of the signatures of `request`, to look up their keys.
+    """Return the different `keyid` values of the signatures of `request`, for a look-up of the keys.
 
     These values are not verified. Raises `SignatureRefused` when the signature fields cannot be read, or name more than
     `limits.SIGNATURES_MAX` keys.
@@ -204,7 +204,7 @@ def _check_arguments(keys: object, policy: object, now: object) -> None:
     values = keys.values() if isinstance(keys, Mapping) else [None]
     for key in values:
         if not isinstance(key, PublicKey):
-            text = "keys must map each kid to a PublicKey: load the keys by load_jwk"
+            text = "keys must map each kid to a PublicKey: use load_jwk to load the keys"
             raise InvalidValue(text, member="keys")
     if not isinstance(policy, Policy):
         raise InvalidValue(f"policy must be a Policy, not {type(policy).__name__}", member="policy")
@@ -215,20 +215,20 @@ def _check_arguments(keys: object, policy: object, now: object) -> None:
 def _by_known_keys(
     request: RequestMessage, keys: Mapping[str, PublicKey], policy: Policy
 ) -> list[tuple[SignatureInput, bytes, PublicKey]]:
-    """Return the signatures with a `keyid` in `keys`; at least one."""
+    """Return the signatures with a `keyid` in `keys`. Raises `SignatureRefused` if there is none."""
     inputs, signatures = _read_fields(request, policy)
     known = []
     for label, given in inputs.items():
         key_id = given.key_id
         key = keys.get(key_id or "")
-        # Spec section 5: `keyid` equals the `kid` of the key, even if the mapping has the key under another name.
+        # `keyid` must equal the `kid` of the key, even if the mapping has the key under another name (spec section 5).
         if key is not None and key.kid == key_id:
             known.append((given, signatures[label], key))
     if not known:
         if all(given.key_id is None for given in inputs.values()):
             text = "the signature does not name its key: set keyid to the kid of your JWK (RFC 9421 §2.3)"
             raise SignatureRefused(Code.KEY_ID_MISSING, text)
-        text = "keyid is not the kid of a known key of this client: set it to the kid of your JWK (RFC 9421 §2.3)"
+        text = "keyid is not the kid of a known key of this client: set keyid to the kid of your JWK (RFC 9421 §2.3)"
         raise SignatureRefused(Code.KEY_UNKNOWN, text)
     if len(known) > SIGNATURES_MAX:
         text = f"the request has more than {SIGNATURES_MAX} signatures by known keys: send fewer"
@@ -251,7 +251,7 @@ def _read_fields(request: RequestMessage, policy: Policy) -> tuple[dict[str, Sig
         signatures = parse_signature(signature_lines)
     except MalformedField as error:
         raise SignatureRefused(code, error.description, **error.details) from error
-    if inputs.keys() != signatures.keys():  # RFC 9421 §4: a label in one field only is an error
+    if inputs.keys() != signatures.keys():  # a label that is in only one field is an error (RFC 9421 §4)
         text = "Signature-Input and Signature have different labels: write each label in both fields (RFC 9421 §4)"
         raise SignatureRefused(Code.LABELS_DIFFER, text)
     if not inputs:
@@ -268,7 +268,7 @@ def _check(
     """Return the base of a signature after all its cheap checks, in the order of `Code`."""
     alg = given.alg
     if alg is not None and alg != key.algorithm.registered:
-        text = "alg is not the algorithm of the key: leave it out, because the alg of the JWK decides (RFC 9421 §3.2)"
+        text = "alg is not the algorithm of the key: leave out alg, because the alg of the JWK decides (RFC 9421 §3.2)"
         raise SignatureRefused(Code.ALGORITHM_MISMATCH, text)
     size = len(request.body)
     _check_coverage(given, policy, has_body=size > 0)
@@ -278,7 +278,7 @@ def _check(
     except MalformedField as error:
         raise SignatureRefused(error.code, _without_token(error, request)) from error
     if "content-length" in given.coverage.names and request.fields["content-length"][0].strip(" \t") != str(size):
-        text = f"Content-Length does not match the {size} bytes of body received: send the length of the body"
+        text = f"Content-Length does not match the received body of {size} bytes: send the length of the body"
         raise SignatureRefused(Code.CONTENT_LENGTH_MISMATCH, text)
     return base
 
@@ -286,7 +286,7 @@ def _check(
 def _without_token(error: MalformedField, request: RequestMessage) -> str:
     """Return the description of `error`.
 
-    The description does not show the name of a component if the name holds a piece of the token.
+    If the name of a component contains a piece of the token, the description does not show the name.
     """
     name, credentials = error.details.get("component"), " ".join(request.values("authorization")).lower()
     if not isinstance(name, str):
@@ -302,16 +302,16 @@ def _check_coverage(given: SignatureInput, policy: Policy, *, has_body: bool) ->
     missing = () if covered.issuperset(policy.required) else [name for name in policy.required if name not in covered]
     if missing:
         names = ", ".join(dict.fromkeys([*missing, "content-digest"] if is_body_uncovered else missing))
-        text = f"the signature does not cover {names}: add all of them as components without parameters (RFC 9421 §2)"
+        text = f"the signature does not cover {names}: add these components, without parameters (RFC 9421 §2)"
         raise SignatureRefused(Code.COMPONENT_NOT_COVERED, text, component=names)
     if is_body_uncovered:
         text = (
             'the request has a body, but the signature does not cover "content-digest": '
-            "add it, without parameters (RFC 9421 §7.2.8)"
+            "add this component, without parameters (RFC 9421 §7.2.8)"
         )
         raise SignatureRefused(Code.BODY_NOT_COVERED, text, component="content-digest")
     if policy.tag is not None and given.tag != policy.tag:
-        text = f"the tag of the signature is not {policy.tag!r}: sign with that tag (RFC 9421 §2.3)"
+        text = f"the tag of the signature is not {policy.tag!r}: sign with this tag (RFC 9421 §2.3)"
         raise SignatureRefused(Code.TAG_MISMATCH, text)
     if policy.nonce_required and not given.nonce:
         text = "the signature has no nonce: sign each request with a new nonce (RFC 9421 §2.3)"

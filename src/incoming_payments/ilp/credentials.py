@@ -1,12 +1,13 @@
-"""Derive the `ilp` payment method of a payment from its id. Nothing is stored, so a leaked database reveals no secret.
+"""Derive the `ilp` payment method of a payment from its id. The database has no secret that could leak.
 
 The last segment of the ILP address is the payment id, encrypted by AES-SIV (RFC 5297). The encryption is deterministic,
-so a payment always has the same address. It authenticates the id and the address prefix, so an address that this
-service did not issue is refused without a database query. The shared secret is an HMAC of the segment.
+so a payment always has the same address. The encryption authenticates the id and the address prefix. So the service
+needs no database query to refuse an address that it did not issue. The shared secret of a payment is an HMAC of the
+segment.
 
 All keys are derived from a list of server secrets. New addresses are encrypted with the first secret. Each secret still
-decrypts the addresses that were encrypted with it. To rotate, put a new secret in front. Remove an old secret when all
-payments that were created with it have completed or expired.
+decrypts the addresses that were encrypted with it. To rotate the secrets, put a new secret in front. Remove an old
+secret when all payments that were created with it have completed or expired.
 """
 
 import base64
@@ -30,8 +31,8 @@ from incoming_payments.limits import (
     SERVER_SECRETS_MAX,
 )
 
-_SEGMENT_CHARS: Final = 43  # base64url of 32 bytes: 16 bytes of SIV and 16 bytes of id
-# The purpose of each derived key. A new scheme must use new names, so that its keys differ.
+_SEGMENT_CHARS: Final = 43  # the length of 32 bytes in base64url: 16 bytes of SIV and 16 bytes of id
+# The purpose of each derived key. A new scheme must use new names, so that its keys differ from these keys.
 _ADDRESS_KEY: Final = b"incoming-payments/1/address"
 _SHARED_SECRET_KEY: Final = b"incoming-payments/1/shared-secret"
 _NOT_ISSUED: Final = "this service did not issue the ILP address"
@@ -39,7 +40,7 @@ _NOT_ISSUED: Final = "this service did not issue the ILP address"
 
 @frozen
 class StreamCredentials:
-    """The STREAM details of a payment, for its sender and this receiver. The `repr` hides the secret of 32 bytes."""
+    """The STREAM details of a payment, for its sender and this receiver. The `repr` does not show the secret."""
 
     payment_id: PaymentId
     ilp_address: IlpAddress
@@ -48,11 +49,11 @@ class StreamCredentials:
 
 @frozen
 class DerivedMethods:
-    """The default `MethodAllocator`: derive the `ilp` method of every payment from server secrets.
+    """The default `MethodAllocator`, which derives the `ilp` method of every payment from server secrets.
 
-    `prefix` is the ILP address of this service. The address of a payment is one segment longer. `secrets` are the
-    server secrets, newest first, each at least 32 random bytes. Raises `InvalidValue` when the prefix is too long, when
-    there is no secret, or when a secret is short or listed twice.
+    `prefix` is the ILP address of this service. The address of a payment has one more segment. `secrets` are the server
+    secrets, newest first. Each secret has at least 32 random bytes. Raises `InvalidValue` when the prefix is too long,
+    when there is no secret, or when a secret is too short or listed twice.
 
     >>> methods = DerivedMethods("test.bank", [b"a server secret of 32 bytes only"])
     >>> credentials = methods.derive(payment_id("019b76da-a800-7000-8000-000000000000"))
@@ -91,13 +92,13 @@ class DerivedMethods:
         return (IlpPaymentMethod(credentials.ilp_address, _base64url(credentials.shared_secret)),)
 
     def derive(self, id: PaymentId) -> StreamCredentials:
-        """Return the credentials of the payment `id` under the newest secret. Raises `InvalidValue` for a bad id."""
+        """Return the credentials of the payment `id` under the newest secret. Raises `InvalidValue` for a wrong id."""
         keys = self._keys[0]
         sealed = keys.cipher.encrypt(bytes.fromhex(payment_id(id).replace("-", "")), [self.prefix.encode("ascii")])
         return self._credentials(keys, id, _base64url(sealed))
 
     def read(self, address: str) -> StreamCredentials:
-        """Return the credentials to which `address` belongs. Raises `MalformedAddress` if no secret reads `address`."""
+        """Return the credentials for `address`. Raises `MalformedAddress` if no secret can decrypt `address`."""
         prefix, _, segment = address.rpartition(".")
         if prefix != self.prefix:
             raise MalformedAddress("the ILP address does not begin with the address of this service")
@@ -116,7 +117,7 @@ class DerivedMethods:
 
 
 class _Keys(NamedTuple):
-    """The keys that are derived from one server secret: one for the ILP addresses, one for the shared secrets."""
+    """The two keys that are derived from a server secret: a key for ILP addresses, and a key for shared secrets."""
 
     cipher: AESSIV
     shared_secret: bytes
@@ -127,7 +128,7 @@ class _Keys(NamedTuple):
 
 
 def _derived_key(secret: bytes, purpose: bytes) -> bytes:
-    """Return the key for one purpose by HKDF-Expand, RFC 5869 §2.3. A secret is a key, so it needs no HKDF-Extract."""
+    """Return the key for one purpose by HKDF-Expand (RFC 5869 §2.3). A random secret needs no HKDF-Extract."""
     return hmac.digest(secret, purpose + b"\x01", hashlib.sha256)
 
 
@@ -138,7 +139,7 @@ def _base64url(data: bytes) -> str:
 def _canonical_bytes(segment: str) -> bytes:
     """Return the bytes of `segment`. Raise `MalformedAddress` if its encoding is not canonical."""
     if len(segment) == _SEGMENT_CHARS:
-        with suppress(ValueError):  # not ASCII, or not base64url
+        with suppress(ValueError):  # the segment is not ASCII, or not base64url
             data = base64.urlsafe_b64decode(segment + "=")
             if _base64url(data) == segment:
                 return data

@@ -1,6 +1,6 @@
-"""ILDCP, Interledger RFC 31: a peer requests its own ILP address and the asset of its account.
+"""ILDCP (Interledger RFC 31), by which a peer requests its own ILP address and the asset of its account.
 
-The request is a Prepare for `peer.config` with a fixed condition. The response is its Fulfill.
+The request is a Prepare for `peer.config` with a fixed condition. The response is a Fulfill.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ ILDCP_CONDITION: Final = hashlib.sha256(ILDCP_FULFILLMENT).digest()
 
 @frozen
 class Peer:
-    """A peer, which sends ILP packets to this service: its ILP address, and the asset of its account."""
+    """A peer that sends ILP packets to this service, with its ILP address and the asset of its account."""
 
     address: IlpAddress = field(converter=ilp_address)
     asset: Asset = field(validator=instance(Asset))

@@ -1,9 +1,10 @@
-"""The Octet Encoding Rules (OER) that ILP uses: Interledger RFC 30.
+"""The Octet Encoding Rules (OER) of ILP, which Interledger RFC 30 defines.
 
 Each reader takes the data, a position and the end of the enclosing value, and returns a value and the next position.
 
-Each length and each integer has one canonical encoding. Writers produce only this encoding, and readers accept only
-this one. Interledger RFC 27 allows a laxer reader, but then one packet would have many encodings.
+Each length and each integer has one canonical encoding. Writers produce only the canonical encoding, and readers accept
+only this encoding. Interledger RFC 27 also allows readers that accept more, but then one packet would have many
+encodings.
 
 A reader raises `MalformedPacket` with the position of the error, and no other exception.
 """
@@ -32,12 +33,12 @@ def read_span(data: bytes, at: int, end: int) -> tuple[int, int]:
     if at >= end:
         raise MalformedPacket("a length is missing", at)
     length, start = data[at], at + 1
-    if length > 127:  # the byte has the highest bit set, and counts the bytes of the length, which follow
+    if length > 127:  # the other bits of this byte are the number of length bytes, which follow
         start += length & 0x7F
         if start > end:
             raise MalformedPacket("a length is truncated", at)
         length = int.from_bytes(data[at + 1 : start])
-        # RFC 30: a length has no leading zeros, and uses the short form up to 127.
+        # A length has no leading zeros, and has the short form up to 127 (RFC 30).
         if length < 128 or data[at + 1] == 0:
             raise MalformedPacket("a length is not in its shortest form", at)
     stop = start + length
@@ -53,7 +54,7 @@ def read_octets(data: bytes, at: int, end: int) -> tuple[bytes, int]:
 
 
 def read_var_uint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Read a variable-length unsigned integer. Refuse more than 64 bits, as Interledger RFC 29 §5.1.4 allows."""
+    """Read a variable-length unsigned integer of at most 64 bits. Interledger RFC 29 §5.1.4 allows this limit."""
     start, stop = read_span(data, at, end)
     size = stop - start
     if size > _UINT64_BYTES:
@@ -64,7 +65,7 @@ def read_var_uint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_saturated_uint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Read an integer as `read_var_uint` does, but return 2**64 - 1 for a larger integer. Interledger RFC 29 §5.1.4."""
+    """Read an integer like `read_var_uint`, but return 2**64 - 1 for a larger integer (Interledger RFC 29 §5.1.4)."""
     octets, stop = read_octets(data, at, end)
     if len(octets) > _UINT64_BYTES and octets[0]:
         return UINT64_MAX, stop

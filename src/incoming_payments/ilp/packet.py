@@ -1,4 +1,4 @@
-"""ILPv4 packets, Interledger RFC 27: the Prepare, and the Fulfill or Reject that answers it.
+"""ILPv4 packets (Interledger RFC 27): the Prepare, and the Fulfill or Reject that answers a Prepare.
 
 The decoder is strict, but ignores bytes after the fields that it knows (RFC 30, "Extensibility"). The encoder is
 canonical. Invalid packets raise `MalformedPacket`.
@@ -19,9 +19,10 @@ from incoming_payments.ilp.oer import read_octets, read_span, read_uint8, write_
 from incoming_payments.limits import ILP_DATA_BYTES_MAX, ILP_MESSAGE_CHARS_MAX
 
 CONDITION_BYTES: Final = 32
-_TIMESTAMP_CHARS: Final = 17  # YYYYMMDDHHmmSSfff
+_TIMESTAMP_CHARS: Final = 17  # the length of YYYYMMDDHHmmSSfff
 CODE: Final = re.compile(r"[FTR][0-9]{2}")
-_FIXED: Final = struct.Struct(f"!Q{_TIMESTAMP_CHARS}s{CONDITION_BYTES}s")  # amount, expiresAt, executionCondition
+# the fields amount, expiresAt and executionCondition
+_FIXED: Final = struct.Struct(f"!Q{_TIMESTAMP_CHARS}s{CONDITION_BYTES}s")
 AMOUNTS: Final = struct.Struct("!QQ")
 _DROP_SEPARATORS: Final = str.maketrans("", "", "-T:.")
 INVALID_ADDRESS: Final = "the ILP address is invalid (Interledger RFC 15)"
@@ -37,7 +38,10 @@ class PacketType(enum.IntEnum):
 
 
 class ErrorCode(enum.StrEnum):
-    """The error codes of RFC 27. F is final, T is temporary, and R is relative to an amount or a time."""
+    """The error codes of RFC 27.
+
+    F means a final error, T a temporary error, and R an error relative to an amount or a time.
+    """
 
     BAD_REQUEST = "F00"
     INVALID_PACKET = "F01"
@@ -77,11 +81,12 @@ def _check_data(_: object, __: object, data: object) -> None:
 
 @frozen
 class Prepare:
-    """An offer of `amount` minor units, in the asset of the account with the peer that sends it.
+    """An offer of `amount` minor units, in the asset of the account with the peer that sends the packet.
 
-    The peer pays when it gets the fulfillment before `expires_at`: the 32 bytes with `condition` as their SHA-256 hash.
-    `expires_at` is in UTC and has milliseconds on the wire; smaller fractions are cut off. `data` is for the receiver
-    alone. Connectors change `amount` and `expires_at`, and nothing else. Raises `InvalidValue`.
+    The peer pays when it gets the fulfillment before `expires_at`. The fulfillment is the 32 bytes whose SHA-256 hash
+    is `condition`. `expires_at` is in UTC. The encoding has milliseconds, and cuts off smaller fractions. `data` is
+    only for the receiver. Connectors change only `amount` and `expires_at`. Raises `InvalidValue` for an invalid
+    member.
     """
 
     amount: int = field(validator=integer())
@@ -93,14 +98,14 @@ class Prepare:
 
 @frozen
 class Fulfill:
-    """The money is accepted. `fulfillment` is the preimage of the condition. `data` is for the sender alone."""
+    """The money is accepted. `fulfillment` is the preimage of the condition. `data` is only for the sender."""
 
     fulfillment: bytes = field(validator=_check_32_bytes)
     data: bytes = field(default=b"", validator=_check_data, repr=False)
 
 
 def _code(code: object) -> str:
-    """Return `code`, as an `ErrorCode` if it is a known code. A later version of ILP may add codes."""
+    """Return `code`, as an `ErrorCode` if the code is known. A later version of ILP may add codes."""
     if not isinstance(code, str) or not CODE.fullmatch(code):
         raise InvalidValue(INVALID_CODE, member="code")
     return ErrorCode(code) if code in _CODES else code
@@ -114,9 +119,9 @@ def _address_or_empty(address: str) -> str:
 class Reject:
     """The money is not accepted.
 
-    `code` is usually an `ErrorCode`. `triggered_by` is the ILP address of the node that rejects, or empty. `message` is
-    for people, and every connector on the route can read it. `data` is for the sender alone, or has details of `code`.
-    Raises `InvalidValue`.
+    `code` is usually an `ErrorCode`. `triggered_by` is the ILP address of the node that rejects the packet, or empty.
+    `message` is for people. Every connector on the route can read the message. `data` is only for the sender, or has
+    details of `code`. Raises `InvalidValue` for an invalid member.
     """
 
     code: str = field(converter=_code)
@@ -135,7 +140,7 @@ Reply: TypeAlias = Fulfill | Reject
 
 
 def decode_prepare(packet: bytes) -> Prepare:
-    """Decode a Prepare. Raise `MalformedPacket` for any other bytes, also for a Fulfill or a Reject."""
+    """Decode a Prepare. Raise `MalformedPacket` for any other bytes, including a Fulfill or a Reject."""
     at, end = contents_span(packet, PacketType.PREPARE)
     if at + _FIXED.size > end:
         raise MalformedPacket("the amount, expiry and condition of the Prepare are truncated", at)
@@ -146,7 +151,8 @@ def decode_prepare(packet: bytes) -> Prepare:
     data = read_data(packet, data_at, end)
     try:
         return Prepare(amount, expires_at, condition, address.decode("ascii"), data)
-    except (InvalidValue, UnicodeDecodeError):  # only the address can be wrong: the other fields are checked above
+    # only the address can be wrong, because the other fields are checked above
+    except (InvalidValue, UnicodeDecodeError):
         raise MalformedPacket(INVALID_ADDRESS, address_at) from None
 
 
@@ -159,8 +165,9 @@ def contents_span(packet: bytes, expected: PacketType) -> tuple[int, int]:
 
 
 def _read_timestamp(timestamp: bytes, at: int) -> datetime:
-    """Decode an Interledger timestamp, RFC 30: 17 digits in UTC, no leap second, and no hour 24."""
-    # `fromisoformat` takes 0.7 us, and `strptime` takes 7.8 us (timeit). Newer Pythons read hour 24 as the next day.
+    """Decode an Interledger timestamp (RFC 30), which has 17 digits in UTC, no leap second, and no hour 24."""
+    # `fromisoformat` takes 0.7 us, and `strptime` takes 7.8 us (timeit). Newer versions of Python accept hour 24 as the
+    # next day.
     if timestamp.isdigit() and timestamp[8:10] != b"24":
         text = timestamp.decode("ascii")
         try:
@@ -171,7 +178,7 @@ def _read_timestamp(timestamp: bytes, at: int) -> datetime:
 
 
 def read_data(packet: bytes, at: int, end: int) -> bytes:
-    """Decode the `data` of a packet, its last field."""
+    """Decode `data`, the last field of a packet."""
     data, _ = read_octets(packet, at, end)
     if len(data) > ILP_DATA_BYTES_MAX:
         raise MalformedPacket(f"the data has more than {ILP_DATA_BYTES_MAX} bytes", at)
@@ -195,7 +202,7 @@ def encode(packet: Prepare | Reply) -> bytes:
 
 
 def write_amounts(received: int, maximum: int) -> bytes:
-    """Encode the `data` of an F08: the amount that arrived and the maximum amount, in the receiver's minor units."""
+    """Encode the `data` of an F08, which has the received and the maximum amount in the receiver's minor units."""
     return AMOUNTS.pack(received, maximum)
 
 
@@ -204,6 +211,6 @@ def _wrap(kind: PacketType, contents: bytes) -> bytes:
 
 
 def _write_timestamp(time: datetime) -> bytes:
-    # Do not use `strftime`: its result for years below 1000 depends on the platform.
+    # Do not use `strftime`, because its result for years below 1000 depends on the platform.
     text = time.isoformat(timespec="milliseconds")[:23]
     return text.translate(_DROP_SEPARATORS).encode("ascii")

@@ -1,16 +1,16 @@
-"""The decisions of the STREAM receiver about an ILP Prepare. Interledger RFC 29. All functions are pure.
+"""The decisions of the STREAM receiver (Interledger RFC 29) about an ILP Prepare. All functions are pure.
 
-A packet is handled in two steps, because only the store knows the payment:
+The receiver handles a packet in two steps, because only the store knows the payment:
 
 1. `open_packet` decrypts and checks the packet. It returns a `Fulfill` or a `Reject` if the answer does not depend on
-the payment, or else an `Arrival`. 2. If `Arrival.may_be_fulfilled` is true, the store runs its decision (`decide`) in a
-transaction, under its `credit_id`. If not, the store only loads the payment. `fulfilled`, `quoted` or `refused` then
-makes the answer.
+the payment, or else an `Arrival`. 2. If `Arrival.may_be_fulfilled` is true, the store runs `Arrival.decide` in a
+transaction, under `Arrival.credit_id`. If not, the store only loads the payment. Then `fulfilled`, `quoted` or
+`refused` returns the answer.
 
-The fulfillment is worth money: once it leaves, the peer owes the amount. Only `Arrival.fulfilled` returns a
-fulfillment. It needs the payment that the store returned after the credit was durable. A peer pays only for a
-Fulfill that arrives before the Prepare expires. So the time is checked when the packet arrives, and again in the
-store's transaction.
+The fulfillment is worth money: after the service has sent the fulfillment, the peer owes the amount. Only
+`Arrival.fulfilled` returns a fulfillment. This method needs the payment that the store returned after the credit was
+durable. A peer pays only for a Fulfill that arrives before the Prepare expires. So the receiver checks the time when
+the packet arrives, and again in the store's transaction.
 
 STREAM lets a packet divide its amount among several streams. A payment accepts the whole amount or nothing, and every
 stream in the reply has the totals of the whole payment.
@@ -69,13 +69,13 @@ from incoming_payments.limits import (
     STREAMS_ANSWERED_MAX,
 )
 
-_FIRST_STREAM: Final = 1  # RFC 29 §3.3: the first stream that a client opens
+_FIRST_STREAM: Final = 1  # the first stream that a client opens (RFC 29 §3.3)
 _STREAM_FRAMES: Final = (StreamMaxMoney, StreamMoneyBlocked, StreamData, StreamMaxData, StreamDataBlocked)
 
-# The ILP error for each refusal by the payment or the store. A subclass has the error of its class. The senders npm
-# `@interledger/pay` and `ilp-protocol-stream` continue after F99 with encrypted data, end after a close frame, send a
-# smaller packet after F08 with amounts, retry after T.., and give up after any other code. The newest Rafiki reads F99
-# with a close frame as a final refusal. After F07 with such a frame, it reads the payment again
+# The ILP error for each refusal by the payment or the store. A subclass has the error of its base class. The senders
+# npm `@interledger/pay` and `ilp-protocol-stream` continue after F99 with encrypted data, end after a close frame, send
+# a smaller packet after F08 with amounts, retry after T.., and give up after any other code. The newest Rafiki reads
+# F99 with a close frame as a final refusal. After F07 with such a frame, Rafiki reads the payment again
 # (docs/reports/senders.md).
 REFUSALS: Final[Mapping[type[errors.IncomingPaymentsError], tuple[ErrorCode, str]]] = {
     errors.PaymentNotFound: (ErrorCode.UNREACHABLE, "the payment does not exist"),
@@ -95,13 +95,15 @@ REFUSALS: Final[Mapping[type[errors.IncomingPaymentsError], tuple[ErrorCode, str
 
 @frozen
 class Receiver:
-    """The settings of this service for packets. Use one `Receiver` for the whole service: it caches derived keys.
+    """The settings of this service for packets.
 
-    `methods` reads the addresses that it issued. `tolerance` is the amount by which a packet may exceed
-    `incomingAmount`. `margin_ms` is the time that must remain until a Prepare expires, in milliseconds. This time
-    covers the commit and the transfer of the Fulfill to the peer. The peer does not pay for a late Fulfill, although
+    Use one `Receiver` for the whole service, because it caches derived keys.
+
+    `methods` decrypts the addresses that it issued. `tolerance` is the amount by which a packet may exceed
+    `incomingAmount`. `margin_ms` is the time in milliseconds that must remain until a Prepare expires. The commit and
+    the transfer of the Fulfill to the peer must fit in this time. The peer does not pay for a late Fulfill, although
     its money is credited. `find` returns the payment id and the keys for a destination, or raises `MalformedAddress`.
-    Raises `InvalidValue`.
+    Raises `InvalidValue` for an invalid setting.
     """
 
     methods: DerivedMethods = field(validator=instance(DerivedMethods))
@@ -111,8 +113,8 @@ class Receiver:
 
     @find.default
     def _cached_find(self) -> Callable[[str], tuple[PaymentId, StreamKeys]]:
-        # The cache saves 45 % of a packet's time (benchmarks/receive.py). An unknown address raises an error and is not
-        # cached, so an attacker cannot fill the cache.
+        # With the cache, a packet takes 45 % less time (benchmarks/receive.py). An unknown address raises an error and
+        # is not cached, so an attacker cannot fill the cache.
         return lru_cache(maxsize=STREAM_KEYS_REMEMBERED_MAX)(partial(_derive, self.methods))
 
     def in_time(self, expires_at: datetime, now: datetime) -> bool:
@@ -131,11 +133,11 @@ def _derive(methods: DerivedMethods, destination: str) -> tuple[PaymentId, Strea
 
 @frozen
 class Arrival:
-    """An authentic STREAM packet for a payment of this service. `decide` judges whether it arrived in time.
+    """An authentic STREAM packet for a payment of this service, which `decide` refuses if too little time remains.
 
-    `amount` is the amount that `peer` sent, in the asset of its account. `fulfillment` is set when the condition can be
-    fulfilled and the amount reaches the sender's minimum. Without `fulfillment`, the packet is a probe: the sender
-    wants to know how much would arrive. `nonce` is for the reply.
+    `amount` is the amount that `peer` sent, in the asset of the peer's account. `fulfillment` is set when the condition
+    can be fulfilled and the amount reaches the sender's minimum. If `fulfillment` is `None`, the packet is a probe,
+    with which the sender asks how much would arrive. `nonce` is for the reply.
     """
 
     payment_id: PaymentId
@@ -151,24 +153,25 @@ class Arrival:
 
     @property
     def may_be_fulfilled(self) -> bool:
-        """Whether the packet is an offer and not a probe. A packet of amount 0 can be an offer: it carries frames."""
+        """Whether the packet is an offer and not a probe. A packet of amount 0 that carries frames can be an offer."""
         return self._fulfillment is not None
 
     @property
     def credit_id(self) -> CreditId:
         """The id under which the money of this packet is credited, once.
 
-        It holds the execution condition, which is `SHA-256(HMAC(key, data))` with a key of this payment. So it depends
-        on the payment and the encrypted data only:
+        The id contains the execution condition, which is `SHA-256(HMAC(key, data))` with a key of this payment. So the
+        id depends only on the payment and the encrypted data:
 
-        - **A repeated Prepare** has the same id. It is fulfilled again and credited once, in each state of the payment.
+        - **A repeated Prepare** has the same id. The packet is fulfilled again and credited once, in each state of the
+          payment.
         - **Two packets** have different ids, because their data have different nonces.
         - **A copy with another amount** has the same id and is refused by `lifecycle.credit_packet`, because nothing
           authenticates the amount (RFC 27). If the amount were part of the id, a connector could turn one packet into
-          two credits. If amounts were not compared, a connector could get a fulfillment of 100 for 1.
+          two credits. If amounts were not compared, a connector could get a fulfillment for 100 by sending 1.
         - **A copy with another expiry, or from another peer,** has the same id and is fulfilled again. A connector that
-          repeats a packet on a second connection owes the amount once. The event names the first peer.
-        - **Credits by the host** have other ids: `flows.receive` refuses ids that begin with `stream:`.
+          repeats a packet on a second connection owes the amount only once. The event names the first peer.
+        - **Credits by the host** have other ids, because `flows.receive` refuses ids that begin with `stream:`.
 
         The id begins with the sequence number of the packet, so the credits of one sender are neighbours in an index.
         """
@@ -177,7 +180,7 @@ class Arrival:
 
     @property
     def stream_data(self) -> bytes:
-        """The data of the sender on stream 1 in this packet, in the order of the offsets."""
+        """The data that the sender wrote to stream 1 in this packet, in the order of the offsets."""
         frames = [frame for frame in self.request.frames if isinstance(frame, StreamData)]
         frames = sorted((frame for frame in frames if frame.stream_id == _FIRST_STREAM), key=lambda each: each.offset)
         return b"".join([frame.data for frame in frames])
@@ -195,7 +198,7 @@ class Arrival:
         answer, unless the packet is already credited. It also raises the refusals of `lifecycle.credit_packet`.
 
         `approval` is the proof that the money of this packet may be credited, or the error to raise if the payment
-        would take the money. `approval` is not used if nothing is credited. Raises `BrokenDecision` for the proof of
+        would accept the money. If nothing is credited, `approval` is not used. Raises `BrokenDecision` for the proof of
         another payment or amount.
         """
 
@@ -223,10 +226,10 @@ class Arrival:
         return decision
 
     def fulfilled(self, payment: IncomingPayment, now: datetime) -> Fulfill:
-        """Return the Fulfill. Call this only with the `payment` that the store returned after a durable commit.
+        """Return the Fulfill. `payment` must be the payment that the store returned after a durable commit.
 
-        The reply holds the totals of `payment`. A packet of amount 0 is fulfilled even when `payment` can no longer
-        receive, because the packet carries frames to acknowledge. The reply then closes the streams.
+        The reply contains the totals of `payment`. A packet of amount 0 carries frames to acknowledge, so it is
+        fulfilled even when `payment` can no longer receive money. In that case, the reply closes the streams.
         """
         is_open = self.amount.value or lifecycle.is_receivable(payment, now)
         frames = self._max_money_frames(payment) if is_open else self._close_frames()
@@ -278,10 +281,10 @@ class Arrival:
         return frames
 
     def _stream_ids(self) -> list[int]:
-        """Return the streams that the packet names, at most `STREAMS_ANSWERED_MAX`, or the first one if it names none.
+        """Return at most `STREAMS_ANSWERED_MAX` streams that the packet names, or stream 1 if it names no stream.
 
-        Streams with money come first. The other streams matter too: a sender that is blocked on a stream needs its
-        totals.
+        Streams with money come first. The other streams follow, because a sender that is blocked on a stream needs the
+        totals of that stream.
         """
         money = [frame.stream_id for frame in self.request.frames if isinstance(frame, StreamMoney)]
         others = [frame.stream_id for frame in self.request.frames if isinstance(frame, _STREAM_FRAMES)]
@@ -293,9 +296,9 @@ class Arrival:
 
 
 def _words(words: str) -> list[Frame]:
-    """Return the frames that end the connection with the message of the host. Rafiki uses data of stream 1 too.
+    """Return the frames that end the connection with the message of the host. Rafiki also reads data of stream 1.
 
-    The message may hold any text, so it is shortened, and characters that UTF-8 lacks are replaced.
+    The message may be any text, so this function shortens it, and replaces characters that UTF-8 cannot encode.
     """
     data = words[:REFUSAL_CHARS_MAX].encode("utf-8", "replace")
     close = ConnectionClose(StreamError.APPLICATION_ERROR, data.decode())
@@ -305,7 +308,7 @@ def _words(words: str) -> list[Frame]:
 def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, now: datetime) -> Arrival | Reply:
     """Read the ILP packet that `peer` sent. Return its reply if the reply does not depend on the payment.
 
-    `nonce` is 12 random bytes, and must never be used twice. This function raises no error for any packet.
+    `nonce` is 12 random bytes that must never be used twice. This function raises no error for any packet.
     """
     try:
         prepare = decode_prepare(packet)
@@ -314,7 +317,7 @@ def open_packet(packet: bytes, *, peer: Peer, receiver: Receiver, nonce: bytes, 
     if prepare.destination == ILDCP_ADDRESS:
         return _configure(prepare, peer, receiver)
     opened = _open_stream(prepare, peer, receiver, nonce)
-    # A packet that was credited before is fulfilled again at any time, so the store has to look for its credit first.
+    # A packet that was credited before is fulfilled again at any time, so the store has to look for the credit first.
     may_be_credited = isinstance(opened, Arrival) and opened.may_be_fulfilled
     if not may_be_credited and not receiver.in_time(prepare.expires_at, now):
         return receiver.reject(*REFUSALS[errors.PacketExpired])
@@ -333,7 +336,7 @@ def _open_stream(prepare: Prepare, peer: Peer, receiver: Receiver, nonce: bytes)
         return receiver.reject(
             ErrorCode.UNEXPECTED_PAYMENT, "the data is not a STREAM packet encrypted for this payment"
         )
-    # RFC 29 §5.2: refuse a STREAM packet that was made for another type of ILP packet.
+    # Refuse a STREAM packet that was made for another type of ILP packet (RFC 29 §5.2).
     if request.kind is not PacketType.PREPARE:
         return receiver.reject(
             ErrorCode.UNEXPECTED_PAYMENT, "the data is a STREAM packet for another type of ILP packet"
@@ -356,7 +359,7 @@ def _open_stream(prepare: Prepare, peer: Peer, receiver: Receiver, nonce: bytes)
 
 
 def _configure(prepare: Prepare, peer: Peer, receiver: Receiver) -> Reply:
-    """Return the answer to a request for `peer.config`. RFC 31: amount 0, a fixed condition, any expiry."""
+    """Return the answer to a request for `peer.config`, which must have amount 0 and a fixed condition (RFC 31)."""
     if prepare.amount:
         return receiver.reject(ErrorCode.INVALID_AMOUNT, "an ILDCP request must have amount 0")
     if prepare.condition != ILDCP_CONDITION:

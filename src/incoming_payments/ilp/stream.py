@@ -1,4 +1,4 @@
-"""STREAM, Interledger RFC 29: the encrypted packets in the data of ILP packets, and their keys.
+"""STREAM (Interledger RFC 29): the encrypted packets in the data of ILP packets, and their keys.
 
 This module reads and writes packets and makes no decisions. The keys are derived from the shared secret of one payment:
 
@@ -36,7 +36,7 @@ _KINDS: Final = {int(kind): kind for kind in PacketType}
 
 
 class StreamError(enum.IntEnum):
-    """The reason why a stream or a connection was closed. RFC 29 §5.4."""
+    """The reason why a stream or a connection was closed (RFC 29 §5.4)."""
 
     NO_ERROR = 0x01
     INTERNAL_ERROR = 0x02
@@ -51,7 +51,7 @@ class StreamError(enum.IntEnum):
 
 @frozen
 class _Codec:
-    """How to read and write one field of a frame."""
+    """The functions that read and write one field of a frame."""
 
     read: Callable[[bytes, int, int], tuple[Any, int]]
     write: Callable[[Any], bytes]
@@ -84,7 +84,7 @@ def _octets() -> Any:
 # The frames of RFC 29 §5.3
 @frozen
 class ConnectionClose:
-    """The sender closes the connection. `code` is usually a `StreamError`; `message` is for people."""
+    """The sender closes the connection. `code` is usually a `StreamError`. `message` is for people."""
 
     type: ClassVar[int] = 0x01
     code: int = _uint8()
@@ -134,7 +134,7 @@ class ConnectionStreamIdBlocked:
 
 @frozen
 class ConnectionAssetDetails:
-    """The asset in which the endpoint counts."""
+    """The asset of the amounts of the endpoint."""
 
     type: ClassVar[int] = 0x07
     asset_code: str = _text()
@@ -143,7 +143,7 @@ class ConnectionAssetDetails:
 
 @frozen
 class StreamClose:
-    """The sender closes the stream. `code` is usually a `StreamError`; `message` is for people."""
+    """The sender closes the stream. `code` is usually a `StreamError`. `message` is for people."""
 
     type: ClassVar[int] = 0x10
     stream_id: int = _uint()
@@ -153,7 +153,7 @@ class StreamClose:
 
 @frozen
 class StreamMoney:
-    """The part of the packet's amount that is for this stream: its `shares` out of the shares of all streams."""
+    """The part of the packet's amount for this stream: `shares` of the sum of the shares of all streams."""
 
     type: ClassVar[int] = 0x11
     stream_id: int = _uint()
@@ -162,7 +162,7 @@ class StreamMoney:
 
 @frozen
 class StreamMaxMoney:
-    """The total that the endpoint accepts on the stream, and the total it has received, in its own minor units."""
+    """The total that the endpoint accepts on the stream, and the total that it has received, in its own minor units."""
 
     type: ClassVar[int] = 0x12
     stream_id: int = _uint()
@@ -172,7 +172,7 @@ class StreamMaxMoney:
 
 @frozen
 class StreamMoneyBlocked:
-    """The total that the endpoint wants to send on the stream, and has sent, in its own minor units."""
+    """The totals that the endpoint wants to send and has sent on the stream, in its own minor units."""
 
     type: ClassVar[int] = 0x13
     stream_id: int = _uint()
@@ -182,7 +182,7 @@ class StreamMoneyBlocked:
 
 @frozen
 class StreamData:
-    """Bytes of the stream, and their offset in it."""
+    """Bytes of the stream, and the offset of the first byte."""
 
     type: ClassVar[int] = 0x14
     stream_id: int = _uint()
@@ -223,9 +223,9 @@ _WRITERS: Final = {frame: [(each.name, each.metadata["codec"].write) for each in
 class StreamPacket:
     """A decrypted STREAM packet. RFC 29 §5.2.
 
-    `kind` is the type of the ILP packet that carries it. `amount` is in the receiver's minor units: in a Prepare it is
-    the minimum that the receiver should accept, and in a reply it is the amount that arrived. A reply has the
-    `sequence` of the packet that it answers.
+    `kind` is the type of the ILP packet that carries the STREAM packet. `amount` is in the receiver's minor units. In a
+    Prepare, `amount` is the minimum that the receiver should accept. In a reply, `amount` is the amount that arrived. A
+    reply has the `sequence` of the packet that it answers.
     """
 
     kind: PacketType
@@ -237,12 +237,12 @@ class StreamPacket:
 def decode_stream(plaintext: bytes) -> StreamPacket:
     """Return the packet in `plaintext`. Frames of unknown types and bytes after the last frame are ignored.
 
-    Raises `MalformedPacket`, also for a version other than 1.
+    Raises `MalformedPacket` for an invalid packet, and for a version other than 1.
     """
     end = len(plaintext)
     version, at = read_uint8(plaintext, 0, end)
     if version != STREAM_VERSION:
-        raise MalformedPacket(f"STREAM version {version} is not supported", 0)
+        raise MalformedPacket(f"STREAM version {version} is not supported: use version 1", 0)
     kind, at = read_uint8(plaintext, at, end)
     if kind not in _KINDS:
         raise MalformedPacket(f"{kind} is not the type of an ILP packet that carries STREAM", 1)
@@ -261,7 +261,7 @@ def decode_stream(plaintext: bytes) -> StreamPacket:
 
 
 def encode_stream(packet: StreamPacket) -> bytes:
-    """Return the canonical encoding of `packet`, not yet encrypted."""
+    """Return the canonical encoding of `packet`, before its encryption."""
     head = bytes((STREAM_VERSION, packet.kind)) + write_var_uint(packet.sequence) + write_var_uint(packet.amount)
     return head + write_var_uint(len(packet.frames)) + b"".join([_write_frame(frame) for frame in packet.frames])
 
@@ -295,18 +295,18 @@ class StreamKeys:
         self._fulfillment_key = hmac.digest(shared_secret, b"ilp_stream_fulfillment", hashlib.sha256)
 
     def __repr__(self) -> str:
-        return "StreamKeys()"  # show no key
+        return "StreamKeys()"  # the text must not show a key
 
     def seal(self, packet: StreamPacket, *, nonce: bytes) -> bytes:
-        """Encrypt `packet`, and return the `data` of an ILP packet: nonce, tag, ciphertext. RFC 29 §5.1.1.
+        """Encrypt `packet`, and return the `data` of an ILP packet: nonce, tag and ciphertext (RFC 29 §5.1.1).
 
-        `nonce` is 12 random bytes. Never use a nonce twice: an attacker could then decrypt and forge packets.
+        `nonce` is 12 random bytes. Never use a nonce twice, because an attacker could then decrypt and forge packets.
         """
         sealed = self._cipher.encrypt(nonce, encode_stream(packet), None)
         return nonce + sealed[-_TAG_BYTES:] + sealed[:-_TAG_BYTES]
 
     def open(self, data: bytes) -> StreamPacket:
-        """Decrypt `data`, and return its packet. Raise `MalformedPacket` when the data is not authentic."""
+        """Decrypt `data`, and return the STREAM packet. Raise `MalformedPacket` when `data` is not authentic."""
         tag_at, ciphertext_at = NONCE_BYTES, NONCE_BYTES + _TAG_BYTES
         try:
             plaintext = self._cipher.decrypt(data[:tag_at], data[ciphertext_at:] + data[tag_at:ciphertext_at], None)
@@ -315,7 +315,7 @@ class StreamKeys:
         return decode_stream(plaintext)
 
     def fulfillment(self, data: bytes) -> bytes:
-        """Return the fulfillment of a Prepare with this encrypted `data`: the preimage of its condition."""
+        """Return the fulfillment of a Prepare with this encrypted `data`, which is the preimage of the condition."""
         return hmac.digest(self._fulfillment_key, data, hashlib.sha256)
 
 

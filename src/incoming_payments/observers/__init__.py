@@ -1,1 +1,1 @@
-"""Observers: adapters from `ports.Observer` to metrics, each an extra of this distribution."""
+"""Adapters that turn observations into metrics. Each adapter needs an extra of this distribution."""

@@ -1,4 +1,4 @@
-"""The metrics that both adapters record, under the names of OpenTelemetry's conventions where these have one."""
+"""The metrics that both adapters record. The names follow OpenTelemetry's conventions, if there is one."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,7 +16,7 @@ from incoming_payments.ports import (
 OUTCOME: Final = "outcome"
 HTTP_LABELS: Final = ("http.request.method", "http.route", "http.response.status_code", "error.type")
 
-# For each kind of observation, the name of its histogram of seconds, and a description.
+# For each kind of observation, the name and the description of its histogram, which is in seconds.
 DURATIONS: Final[Mapping[type[Observation], tuple[str, str]]] = {
     RequestAnswered: ("http.server.request.duration", "Duration of HTTP server requests."),
     PacketAnswered: ("incoming_payments.packet.duration", "Duration of the replies to ILP packets."),
@@ -25,9 +25,12 @@ DURATIONS: Final[Mapping[type[Observation], tuple[str, str]]] = {
     StoreBatch: ("incoming_payments.store.batch.duration", "Duration of the commits of the SQLite store."),
 }
 BATCH_SIZE: Final = ("incoming_payments.store.batch.size", "Updates in a commit of the SQLite store.")
-DEGRADED: Final = ("incoming_payments.degraded", "Whether the authorization server did not answer the last time.")
+DEGRADED: Final = (
+    "incoming_payments.degraded",
+    "1 if the authorization server did not answer the last request, or else 0.",
+)
 
-# In seconds, as OpenTelemetry's conventions advise for HTTP, with smaller buckets for packets and commits.
+# Upper limits in seconds, as OpenTelemetry's conventions advise for HTTP, with smaller buckets for packets and commits.
 DURATION_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
@@ -35,7 +38,7 @@ SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 def labels(observation: Observation) -> dict[str, str | int]:
-    """Return the labels of `observation`. A label of HTTP without a value is left out."""
+    """Return the labels of `observation`. A label for HTTP that has no value is left out."""
     if not isinstance(observation, RequestAnswered):
         return {OUTCOME: observation.outcome}
     found: dict[str, str | int] = {
@@ -44,7 +47,7 @@ def labels(observation: Observation) -> dict[str, str | int]:
     }
     if observation.route:
         found["http.route"] = observation.route
-    if observation.status >= 500:  # a refusal is not an error of the server
+    if observation.status >= 500:  # do not count a refusal as an error of the server
         found["error.type"] = observation.outcome
     return found
 
@@ -52,7 +55,7 @@ def labels(observation: Observation) -> dict[str, str | int]:
 def degraded(observation: Observation) -> bool | None:
     """Return whether `observation` shows an outage of the authorization server.
 
-    Return `None` if it shows nothing about that server.
+    Return `None` if the observation is not about that server.
     """
     if not isinstance(observation, TokenIntrospected):
         return None

@@ -1,4 +1,4 @@
-"""The log lines of this library: their stable event names, and a rate limit for each kind.
+"""The log lines of this library, with their stable event names and a rate limit for each kind.
 
 Each line names its event in the attribute `event` of its record. A message begins with `incoming payments:`.
 """
@@ -14,7 +14,7 @@ from incoming_payments.limits import LOGGED_A_MINUTE_MAX
 
 
 class LogEvent(enum.StrEnum):
-    """The stable name of each kind of line. Match on this name, never on the message."""
+    """The stable name of each kind of line. Programs must match on this name, never on the message."""
 
     meaning: str
 
@@ -27,49 +27,52 @@ class LogEvent(enum.StrEnum):
 
     REQUEST_FAILED = (
         "request_failed",
-        "a port or this library raised an unexpected exception; the line has the traceback",
+        "a port or this library raised an unexpected exception. The line has the traceback",
     )
     STORE_UNAVAILABLE = "store_unavailable", "the store did not answer, so a request was refused"
     AUTHORIZATION_SERVER_UNAVAILABLE = (
         "authorization_server_unavailable",
-        "degraded: clients with a token are refused, but packets are still accepted",
+        "the authorization server did not answer. Clients with a token are refused, but packets are still accepted",
     )
-    CLOCK_BEHIND = "clock_behind", "the clock was set back, so requests with a nonce are refused; correct the clocks"
+    CLOCK_BEHIND = "clock_behind", "the clock was set back, so requests with a nonce are refused. Correct the clocks"
     PORT_UNAVAILABLE = "port_unavailable", "another port did not answer, so a request was refused"
     DOCUMENT_REFRESH_FAILED = (
         "document_refresh_failed",
-        "a key set or a wallet address could not be fetched again, so the cached one stays in use",
+        "a key set or a wallet address could not be fetched again, so the cached document stays in use",
     )
-    NOT_READY = "not_ready", "a readiness check failed because of the store; the line has the traceback"
-    SIGNATURE_REFUSED = "signature_refused", "why a signature was refused, if refusals are explained"
-    EXPLANATION_FAILED = "explanation_failed", "a refused signature could not be explained; the line has the traceback"
+    NOT_READY = "not_ready", "a readiness check failed because of the store. The line has the traceback"
+    SIGNATURE_REFUSED = "signature_refused", "the reason why a signature was refused, if `explain_refusals` is on"
+    EXPLANATION_FAILED = "explanation_failed", "a refused signature could not be explained. The line has the traceback"
     BODY_NOT_READ = (
         "body_not_read",
-        "no byte of an announced body arrived, and other code may have read it; or the server failed to read the body",
+        "no byte of an announced body arrived, perhaps because other code has read it, or the server failed to read it",
     )
-    WRONG_MOUNT = "wrong_mount", "a 404 that another `mount` would avoid"
+    WRONG_MOUNT = "wrong_mount", "a request got 404, but would reach the service with another `mount`"
     SETTING_SUSPECTED = "setting_suspected", "a setting of the service may be the reason for a refused request"
-    PORT_BLOCKS = "port_blocks", "a sync port blocked the event loop for long; logged once for each port"
+    PORT_BLOCKS = "port_blocks", "a sync port blocked the event loop for a long time. This is logged once for each port"
     LINES_SUPPRESSED = "lines_suppressed", "the number of lines of one kind that the rate limit suppressed"
-    OBSERVER_FAILED = "observer_failed", "an observer raised an exception; the line has the traceback"
+    OBSERVER_FAILED = "observer_failed", "an observer raised an exception. The line has the traceback"
     DATABASE_CREATED = "database_created", "the SQLite store has created a database, because the file did not exist"
-    CHECKPOINT_FAILED = "checkpoint_failed", "SQLite's log could not be copied into the database; the store tries again"
-    CONFIGURATION_READ = "configuration_read", "SIGHUP: `serve` has read its configuration again"
-    CONFIGURATION_REFUSED = "configuration_refused", "SIGHUP: the configuration is wrong, so the old settings stay"
+    CHECKPOINT_FAILED = "checkpoint_failed", "SQLite's log could not be copied into the database. The store tries again"
+    CONFIGURATION_READ = "configuration_read", "`serve` has read its configuration again after SIGHUP"
+    CONFIGURATION_REFUSED = (
+        "configuration_refused",
+        "after SIGHUP, `serve` found an error in its configuration, so the old settings stay",
+    )
     CONFIGURATION_WARNING = "configuration_warning", "a setting is probably a mistake, or needs a restart after SIGHUP"
     WORKER_LOST = (
         "worker_lost",
-        "a worker process of `serve` has ended or hangs; a new process replaces it, or the service stops",
+        "a worker process of `serve` has ended or hangs. A new process replaces it, or the service stops",
     )
-    EXPIRY_SWEEP_FAILED = "expiry_sweep_failed", "`serve` could not write `expired` events; it tries again"
-    REQUEST_ANSWERED = "request_answered", "the access log of `serve`: a request and its response"
+    EXPIRY_SWEEP_FAILED = "expiry_sweep_failed", "`serve` could not write `expired` events, and tries again"
+    REQUEST_ANSWERED = "request_answered", "a line of the access log of `serve`, for a request and its response"
     HEADERS_WITHOUT_END = (
         "headers_without_end",
         "`serve` closed a connection, because its request headers were too long",
     )
     PIPELINE_TOO_LONG = "pipeline_too_long", "`serve` closed a connection, because too many of its requests waited"
     METRICS_UNAVAILABLE = "metrics_unavailable", "another program has taken the port of a worker's metrics"
-    ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception; the line has the traceback"
+    ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception. The line has the traceback"
 
 
 def log_event(
@@ -84,7 +87,8 @@ def log_event(
 ) -> None:
     """Write a line with the `event`, and with the traceback of `error`. `depth` is the number of frames to the caller.
 
-    The frame matters: `serve` limits the lines of each place in the code. `fields` are further members of a JSON line.
+    The log record names that frame, because `serve` limits the lines of each place in the code. `fields` are further
+    members of a JSON line.
     """
     text = f"incoming payments: {message}"
     logger.log(
@@ -93,9 +97,9 @@ def log_event(
 
 
 class LineLimit:
-    """Admit `a_minute_max` lines a minute, and count the others. Thread-safe.
+    """A limit of `a_minute_max` lines a minute, which counts the suppressed lines. Thread-safe.
 
-    `clock` returns monotonic seconds. A minute begins with the first line after the last minute has ended.
+    `clock` returns monotonic seconds. The first line after the end of a minute begins the next minute.
     """
 
     def __init__(self, a_minute_max: int = LOGGED_A_MINUTE_MAX, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -107,7 +111,7 @@ class LineLimit:
         self._suppressed = 0
 
     def admit(self) -> int | None:
-        """Return how many lines were suppressed since the last admitted one, or `None` to suppress this line."""
+        """Return the number of lines suppressed since the last admitted line, or `None` to suppress this line."""
         with self._lock:
             now = self._clock()
             if now >= self._minute_ends_s:
@@ -120,7 +124,10 @@ class LineLimit:
             return suppressed
 
     def admits(self, logger: logging.Logger, kind: str) -> bool:
-        """Return whether to write the next line of this `kind`. First log how many lines were suppressed, if any."""
+        """Return whether to write the next line of this `kind`.
+
+        If lines were suppressed before, first log their number.
+        """
         suppressed = self.admit()
         if suppressed:
             text = "%s more %s were not logged"

@@ -1,4 +1,4 @@
-"""Metrics for OpenTelemetry. Needs `opentelemetry-api`: the extra `otel`."""
+"""Metrics for OpenTelemetry. This module needs `opentelemetry-api` (the extra `otel`)."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ from incoming_payments.ports import Observation, StoreBatch
 class OpenTelemetryObserver:
     """An `Observer` that records the metrics of `docs/observability.md` on `meter`. Thread-safe.
 
-    Without a `meter` it uses the meter `incoming_payments` of the global provider.
+    If `meter` is `None`, the observer uses the meter `incoming_payments` of the global provider.
     """
 
     def __init__(self, meter: Meter | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Needs `prometheus-client`: the extra `prometheus`.
+"""Metrics for Prometheus. This module needs `prometheus-client` (the extra `prometheus`).
 
 The metrics have their OpenTelemetry names, with underscores and the unit.
 """
@@ -24,7 +24,7 @@ from incoming_payments.ports import Observation, RequestAnswered, StoreBatch
 class PrometheusObserver:
     """An `Observer` that records the metrics of `docs/observability.md` in `registry`. Thread-safe.
 
-    Raises `ValueError` when `registry` has a metric of the same name, for example of a second observer.
+    Raises `ValueError` when `registry` has a metric of the same name, for example from another observer.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:

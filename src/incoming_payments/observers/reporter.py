@@ -1,4 +1,4 @@
-"""Report to an observer. A failure of the observer must not break a request or a commit."""
+"""Report to an observer. A failure of the observer must not make a request or a commit fail."""
 
 import inspect
 import logging
@@ -15,19 +15,19 @@ logger = logging.getLogger(__name__)
 class Reporter:
     """A function that passes observations to `observer`, and logs its exceptions at a limited rate. Thread-safe.
 
-    Raises `ConfigurationError` for an observer without a sync method `observe`.
+    Raises `ConfigurationError` if the observer has no sync method `observe`.
     """
 
     def __init__(self, observer: Observer) -> None:
         observe = getattr(observer, "observe", None)
         if isinstance(observer, type) or not callable(observe) or inspect.iscoroutinefunction(observe):
-            text = f"observer must be an object with a method observe, not async, not {name_of(observer)}"
+            text = f"observer must be an object with a sync method observe, not {name_of(observer)}"
             raise ConfigurationError(text, setting="observer")
         self._observe: Final = observe
         self._limit: Final = LineLimit()
 
     def __call__(self, observation: Observation) -> None:
-        """Report `observation`. Raises nothing."""
+        """Report `observation`. Raises no exception."""
         try:
             self._observe(observation)
         except Exception as error:  # noqa: BLE001 - it is logged

@@ -32,7 +32,8 @@ from incoming_payments.outbound._http import (
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
 
-_RECEIVED_BYTES_MAX: Final = 16 * 1024  # bytes in one iteration of the loop: more could be thousands of small chunks
+# the most bytes to receive in one iteration of the loop, because more could be thousands of small chunks
+_RECEIVED_BYTES_MAX: Final = 16 * 1024
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 _OPENED: Final[ContextVar[list[socket.socket]]] = ContextVar("_OPENED")  # the sockets of the current request
 
@@ -40,9 +41,9 @@ _OPENED: Final[ContextVar[list[socket.socket]]] = ContextVar("_OPENED")  # the s
 class AsyncHttpClient:
     """Send requests over persistent connections, at most `connections` to one host. Close the client with `aclose`.
 
-    `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
-    it. Without `keeps`, no connection carries a second request. The connections belong to the event loop of the first
-    request. A client serves another loop once the first loop has ended.
+    `tls` replaces the default TLS context. `may_connect` decides whether a socket may connect to an IP address. If
+    `keeps` is false, no connection carries a second request. The connections belong to the event loop of the first
+    request. After that loop has ended, the client can serve another loop.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class AsyncHttpClient:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:
-        """Return the answer to `request`. Raise `HttpFailed` if there is no answer within `timeout_s` seconds."""
+        """Return the answer to `request`. Raise `HttpFailed` if no answer arrives in `timeout_s` seconds."""
         url = request.target_uri
         response = None
         opened: list[socket.socket] = []
@@ -88,14 +89,14 @@ class AsyncHttpClient:
         except TimeoutError:
             raise too_late(url, timeout_s) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            named = _final(error) if response is None else error  # the text is then the same for all methods
+            named = _final(error) if response is None else error  # `_final` makes the text the same for all methods
             raise failed(url, named, is_connection=response is None and _is_connection(error)) from error
         finally:
             if response is not None and not response.closed:  # a complete answer closes the response
                 response.close()
             # If a TLS handshake ends at the timeout, asyncio waits 30 s until the server also closes the connection.
             for each in opened if response is None else ():
-                with suppress(OSError):  # it is closed already
+                with suppress(OSError):  # the socket is already closed
                     each.shutdown(socket.SHUT_RDWR)
 
     def _open(self) -> aiohttp.ClientSession:
@@ -123,16 +124,19 @@ class AsyncHttpClient:
         family, kind, protocol, _, where = address
         check_address(self._may_connect, where[0])
         opened = _OPENED.get()
-        # aiohttp tries the next address while the others do not answer. A hostile name has many of these.
+        # aiohttp tries the next address while other addresses do not answer. A hostile host name has many such
+        # addresses.
         if sum(other.fileno() >= 0 for other in opened) >= REQUEST_SOCKETS_MAX:
-            raise OSError(errno.EAGAIN, f"{REQUEST_SOCKETS_MAX} other addresses of the host do not answer")
+            raise OSError(
+                errno.EAGAIN, f"{REQUEST_SOCKETS_MAX} other addresses of the host do not answer, which is the limit"
+            )
         created = socket.socket(family, kind, protocol)
         opened.append(created)
         created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES_MAX)
         return created
 
     async def aclose(self) -> None:
-        """Close all connections. A later request opens new ones."""
+        """Close all connections. A later request opens new connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -145,9 +149,9 @@ def _total(timeout_s: float) -> aiohttp.ClientTimeout:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Gives a connection to a request only if no byte arrived on it since the last answer.
+    """A connector that reuses a connection only if no byte has arrived on it since the last answer.
 
-    Counts the bytes that arrive.
+    The connector counts the bytes that arrive.
     """
 
     def __init__(self, body_bytes_max: int, keeps: bool, **options: Any) -> None:
@@ -165,7 +169,7 @@ class _Connector(aiohttp.TCPConnector):
             connection = await super().connect(req, traces, timeout)
             transport = cast("asyncio.Transport", connection.transport)
             exchanges = transport.get_protocol()
-            if not isinstance(exchanges, _Exchanges):  # a new connection
+            if not isinstance(exchanges, _Exchanges):  # the connection is new
                 exchanges = _Exchanges(cast("ResponseHandler", exchanges), transport, self._keeps)
             elif _is_readable(transport):
                 transport.abort()
@@ -177,10 +181,10 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Exchanges(asyncio.Protocol):
-    """Stands between a connection and aiohttp.
+    """A protocol between a connection and aiohttp.
 
-    It limits each answer, and aborts the connection if a byte arrives between two exchanges. An exchange closes the
-    connection unless it received exactly one answer.
+    It limits each answer, and aborts the connection if a byte arrives between two exchanges. An exchange that did not
+    receive exactly one answer closes the connection.
     """
 
     def __init__(self, handler: "ResponseHandler", transport: asyncio.Transport, keeps: bool) -> None:
@@ -229,7 +233,7 @@ def _is_readable(transport: asyncio.Transport) -> bool:
 
 
 class _Resolver(AbstractResolver):
-    """Looks up host names in its own threads, because other parts of the process need the threads of the event loop."""
+    """A resolver with its own threads, because other parts of the process need the threads of the event loop."""
 
     def __init__(self, look_ups: LookUps) -> None:
         self._look_ups = look_ups
@@ -251,7 +255,7 @@ class _Resolver(AbstractResolver):
 
 
 async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Replace the errors after which aiohttp would retry a GET. The callers decide about retries."""
+    """Replace the errors after which aiohttp would retry a GET, because the callers decide about retries."""
     try:
         return await handler(request)
     except aiohttp.ClientConnectionError as error:

@@ -1,4 +1,4 @@
-"""A circuit breaker and single flight, for the clients of other systems."""
+"""A circuit breaker and single flight (one request for several callers), for the clients of other systems."""
 
 import asyncio
 import math
@@ -17,13 +17,14 @@ class Breaker:
     """Stop sending to a server that does not answer. Times are seconds of a monotonic clock.
 
     After `limits.BREAKER_FAILURES_MAX` failures in a row, one caller probes the server. If the probe fails, requests
-    pause for `limits.BREAKER_OPEN_S_MIN` seconds, until the next probe. Only trials are sent during a pause. The pause
+    pause for `limits.BREAKER_OPEN_S_MIN` seconds, until the next probe. During a pause, only trials are sent. The pause
     doubles with each failed probe, up to `limits.BREAKER_OPEN_S_MAX`. Any answer of the server ends the pause.
 
     A client chooses the content of its requests, and a server may fail to answer some content. So a failed request of a
-    client is only a reason to probe, and a probe with content of its own decides. A server may also fail to answer the
-    probe, because it does not know the content. So a trial, a request that the server has answered before, may replace
-    a probe. Probes and trials take separate turns, so that an attacker that causes probes cannot delay a trial.
+    client only causes a probe, and the outcome of the probe decides. No client chooses the content of a probe. A
+    healthy server may still fail to answer a probe, because its content is unknown. So a trial may replace a probe. A
+    trial is a request that the server has answered before. Probes and trials take separate turns, so that an attacker
+    that causes probes cannot delay a trial.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class Breaker:
         with self._lock:
             if now < self._probe_at:
                 return False
-            self._probe_at = now + self._open_s  # the other callers do not probe in the meantime
+            self._probe_at = now + self._open_s  # other callers do not probe in the meantime
             return True
 
     def takes_trial(self, now: float, deadline: float) -> bool:
@@ -55,7 +56,7 @@ class Breaker:
         with self._lock:
             if now < self._trial_at:
                 return False
-            self._trial_at = deadline + self._open_s  # the other callers probe in the meantime
+            self._trial_at = deadline + self._open_s  # other callers make no trial in the meantime
             return True
 
     def wait_s(self, now: float) -> float:
@@ -72,7 +73,7 @@ class Breaker:
     def failed(self, begin_s: float) -> None:
         """Record that the server did not answer a request that began at `begin_s`.
 
-        This is not a failure if the server has answered another request since then.
+        If the server has answered another request since then, this is not a failure.
         """
         with self._lock:
             self._failures += begin_s >= self._answered_at
@@ -87,7 +88,7 @@ class Breaker:
 
 
 class SingleFlight(Generic[T]):
-    """Let threads that need the same result wait for the first of them."""
+    """Let threads that need the same result wait for the first of these threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,7 +97,7 @@ class SingleFlight(Generic[T]):
     def run(self, key: Hashable, work: Callable[[], T], *, timeout_s: float) -> T:
         """Return the result of `work`, or of the work in flight for the same `key`.
 
-        If it raises `PortUnavailable`, all callers get that error.
+        If the work raises `PortUnavailable`, all callers get that error.
         """
         with self._lock:
             flight = self._flights.get(key)
@@ -133,12 +134,12 @@ class AsyncSingleFlight(Generic[T]):
         self._flights: dict[Hashable, asyncio.Future[T | None]] = {}
 
     async def run(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `work`, which is not `None`, or of the work in flight for the same `key`.
+        """Return the result of `work`, or of the work in flight for the same `key`. The result must not be `None`.
 
         All callers get the exception of the work.
         """
         loop = asyncio.get_running_loop()
-        # Another event loop may have ended
+        # the event loop of a flight may have ended
         while (flight := self._flights.get(key)) is not None and flight.get_loop() is loop:
             shared = await asyncio.shield(flight)
             if shared is not None:

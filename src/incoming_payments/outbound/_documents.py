@@ -1,8 +1,8 @@
-"""A bounded cache of JSON documents of other services, and its fetches over HTTP, sync and async.
+"""A bounded cache of JSON documents of other services, which fetches the documents over HTTP, sync and async.
 
 The cache makes all decisions, and `Fetcher` and `AsyncFetcher` only wait. For each URL, at most one fetch is in flight,
-and at most one starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. The number of fetches in flight for documents that
-are not cached is limited, and so is the number of fetches from one parent domain. After a failed fetch, the cached
+and at most one fetch starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. The cache limits the number of fetches in
+flight for unknown documents, and the number of fetches from one parent domain. After a failed fetch, the cached
 document stays in use.
 """
 
@@ -39,8 +39,8 @@ T = TypeVar("T")
 logger: Final = logging.getLogger("incoming_payments.outbound")
 
 _HEADERS: Final = (("Accept", "application/json"),)
-_GLOBAL_UNICAST: Final = IPv6Network("2000::/3")  # RFC 4291 §2.4
-# Special-purpose addresses (IANA) that some supported versions of Python call global
+_GLOBAL_UNICAST: Final = IPv6Network("2000::/3")  # the global unicast addresses (RFC 4291 §2.4)
+# special-purpose addresses (IANA) for which `is_global` is true in some supported versions of Python
 _SPECIAL: Final = tuple(
     map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "2001:db8::/32", "3fff::/20"))
 )
@@ -49,8 +49,8 @@ _SPECIAL: Final = tuple(
 def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Return whether `address` is an ordinary address of the public internet.
 
-    Private, loopback, link-local, multicast and reserved addresses are not. IPv6 addresses that stand for an IPv4
-    address (mapped, 6to4, Teredo and NAT64) are not ordinary either.
+    Private, loopback, link-local, multicast and reserved addresses are not ordinary. IPv6 addresses that contain an
+    IPv4 address (mapped, 6to4, Teredo and NAT64) are not ordinary either.
 
     >>> from ipaddress import ip_address
     >>> [is_public(ip_address(text)) for text in ("9.9.9.9", "2620:fe::9", "10.0.0.1", "::ffff:9.9.9.9")]
@@ -64,9 +64,9 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def read_object(answer: HttpAnswer) -> dict[str, Any]:
-    """Return the JSON object in `answer`. Raises `HttpFailed` for another status or another body."""
+    """Return the JSON object in `answer`. Raises `HttpFailed` for a status other than 200 or another body."""
     if answer.status != 200:
-        raise HttpFailed(f"the server answered {answer.status}, not 200")
+        raise HttpFailed(f"the server answered with status {answer.status} instead of 200")
     try:
         return strict.read_object(answer.body)
     except ValueError as error:
@@ -75,7 +75,7 @@ def read_object(answer: HttpAnswer) -> dict[str, Any]:
 
 @define(eq=False)
 class Entry(Generic[T]):
-    """A URL in the cache: its last document, the last attempt to fetch it, and the fetch in flight."""
+    """A URL in the cache, with its last document, the last attempt to fetch the document, and the fetch in flight."""
 
     url: str
     document: T | None = None
@@ -89,11 +89,11 @@ class Entry(Generic[T]):
 class Documents(Generic[T]):
     """The cache. Threads may share a cache.
 
-    `read(url, answer, known)` returns the document in the answer of `url`, or `None` if there is none; `known` is the
-    cached document. It raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document that is not
-    available now. A document is fetched again after `max_age_s` seconds of `clock`. At most `fetches` fetches of
-    unknown documents are in flight, and at most as many of cached documents. `of_domain_max` is the share of each
-    parent domain in both. See `exceeds_share`.
+    `read(url, answer, known)` returns the document in the answer of `url`, or `None` if there is no document. `known`
+    is the cached document. `read` raises `HttpFailed` for an invalid answer. `unavailable` is the error for a document
+    that is not available now. A document is fetched again after `max_age_s` seconds of `clock`. At most `fetches`
+    fetches of unknown documents are in flight, and at most `fetches` fetches of cached documents. `of_domain_max` is
+    the share of each parent domain in both numbers (see `exceeds_share`).
     """
 
     read: Callable[[str, HttpAnswer, T | None], T | None]
@@ -103,19 +103,19 @@ class Documents(Generic[T]):
     fetches: int
     of_domain_max: int
     _entries: dict[str, Entry[T]] = field(init=False, factory=dict)
-    # The fetches in flight of unknown and of known documents, and their parent domains
+    # the fetches in flight of unknown and of known documents, with their parent domains
     _first: "dict[Future[None], str]" = field(init=False, factory=dict)
     _again: "dict[Future[None], str]" = field(init=False, factory=dict)
     _lock: Any = field(init=False, factory=threading.Lock)
     _lines: LineLimit = field(init=False, default=Factory(lambda self: LineLimit(clock=self.clock), takes_self=True))
 
     def begin(self, url: str, suffices: Callable[[T], bool]) -> tuple[Entry[T], "Future[None] | None", bool]:
-        """Return the entry of `url`, the fetch to wait for, if any, and whether the caller has to do that fetch.
+        """Return the entry of `url`, the fetch to wait for or `None`, and whether the caller has to do that fetch.
 
-        A fetch is due when the document is unknown, too old or not sufficient, unless the last fetch was just now.
-        While too many other documents are fetched, a cached document stays in use as after a failed fetch, and the next
-        call may begin the fetch. Raises `unavailable` if no cached document can be used. In that case, the cache does
-        not change.
+        A fetch is due when the document is unknown, too old or not sufficient, unless the last fetch was a short time
+        ago. While too many other fetches are in flight, a cached document stays in use, and a later call may begin the
+        fetch. Raises `unavailable` if there is no usable document in the cache. In that case, the cache does not
+        change.
         """
         with self._lock:
             now = self.clock()
@@ -154,19 +154,21 @@ class Documents(Generic[T]):
             self._again.pop(flight, None)
         flight.set_result(None)
         if failure is not None and document is not None and self._lines.admits(logger, "failed refreshes of documents"):
-            text = "a refresh failed, so a document that is %.0f s old stays in use: %s"
+            text = (
+                "a document could not be fetched again, so the cached document, which is %.0f s old, stays in use: %s"
+            )
             log_event(logger, logging.WARNING, LogEvent.DOCUMENT_REFRESH_FAILED, text, age_s, failure)
 
     def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
-        """Return the document, or `None` if there is none. Raises `unavailable` when it is not available now."""
+        """Return the document, or `None` if it does not exist. Raises `unavailable` when it is not available now."""
         with self._lock:
             if entry.failure is None or self._is_of_use(entry, suffices):
                 return entry.document
         raise self.unavailable(entry.failure)
 
     def late(self, url: str) -> PortUnavailable:
-        """Return the error for a fetch of another thread or event loop that does not end."""
-        return self.unavailable(f"another thread or event loop is still fetching {url}")
+        """Return the error to raise when a fetch by another thread or event loop does not end."""
+        return self.unavailable(f"another thread or event loop is still fetching {url}: repeat the request later")
 
     def _is_of_use(self, entry: Entry[T], suffices: Callable[[T], bool]) -> bool:
         """Return whether the cached document may stay in use when no fetch succeeds."""
@@ -178,7 +180,7 @@ class Documents(Generic[T]):
         return self._first if entry.document is None else self._again
 
     def _refusal(self, entry: Entry[T]) -> str | None:
-        """Return why no fetch of `entry` may begin now."""
+        """Return the reason why no fetch of `entry` may begin now, or `None` if it may begin."""
         others, domain = self._in_flight(entry).values(), _domain(entry.url)
         text = f"{entry.url} is not fetched now, because too many other documents"
         if len(others) >= self.fetches:
@@ -188,9 +190,9 @@ class Documents(Generic[T]):
         return None
 
     def _keep(self, entry: Entry[T]) -> None:
-        """Make `entry` the most recently used one. A full cache first drops an entry without a document.
+        """Make `entry` the most recently used entry. A full cache first drops an entry that has no document.
 
-        It drops an entry with a fetch in flight last, because then a second fetch of that URL could begin.
+        Entries with a fetch in flight stay longest, because a second fetch of a dropped URL could begin.
         """
         self._entries.pop(entry.url, None)
         if len(self._entries) >= DOCUMENTS_MAX:
@@ -205,7 +207,8 @@ def _domain(url: str) -> str:
 
 
 _INTERRUPTED: Final = HttpFailed("the fetch was interrupted: try again")
-_SLACK_S: Final = 1.0  # a fetch in flight ends on its own, unless its thread or loop has stopped
+# seconds to wait beyond the timeout of a fetch, which ends by then unless its thread or loop has stopped
+_SLACK_S: Final = 1.0
 
 
 class _Fetcher(Generic[T]):
@@ -228,19 +231,19 @@ class _Fetcher(Generic[T]):
         _forks.begin(self)
 
     def begin(self) -> None:
-        """Begin with no document and no connection."""
+        """Start with no document and no connection."""
         self._documents = evolve(self._empty)
-        # Clients choose the hosts, so kept connections would use up the descriptors of the process.
+        # Clients choose the hosts, so idle connections could use up the file descriptors of the process.
         self._http = self._open(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect, keeps=False)
 
 
 class Fetcher(_Fetcher[T]):
-    """Looks up documents over HTTP, in the thread of the caller."""
+    """A fetcher that looks up documents in the thread of the caller."""
 
     _open = staticmethod(open_http)
 
     def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
-        """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
+        """Return the document at `url`, or `None` if it does not exist. See `Documents.result`."""
         entry, flight, is_mine = self._documents.begin(url, suffices)
         if flight is not None:
             if is_mine:
@@ -266,18 +269,18 @@ class Fetcher(_Fetcher[T]):
 
 
 class AsyncFetcher(_Fetcher[T]):
-    """Looks up documents over HTTP, in the event loop of the caller."""
+    """A fetcher that looks up documents in the event loop of the caller."""
 
     _open = staticmethod(open_async_http)
 
     def begin(self) -> None:
-        """Begin with no document, no connection and no fetch."""
+        """Start with no document, no connection and no fetch."""
         super().begin()
         # The event loop keeps only weak references to tasks
         self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}
 
     async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
-        """Return the document at `url`, or `None` if there is none. See `Documents.result`."""
+        """Return the document at `url`, or `None` if it does not exist. See `Documents.result`."""
         for task in [task for task in self._work if task.get_loop().is_closed()]:
             self._end(task)
         entry, flight, is_mine = self._documents.begin(url, suffices)
@@ -303,7 +306,7 @@ class AsyncFetcher(_Fetcher[T]):
         self._documents.end(entry, flight, outcome)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
-        """Forget a task that has ended. If it was interrupted, even by the end of its loop, wake its callers."""
+        """Forget a task that has ended. If the task was interrupted, wake its callers."""
         entry, flight = self._work.pop(task)
         if not flight.done():
             self._documents.end(entry, flight, _INTERRUPTED)

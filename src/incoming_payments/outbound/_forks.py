@@ -1,8 +1,8 @@
 """Clear the state of clients in the child process of a fork.
 
-A fork copies the connections of the parent, but none of its threads. Two processes on one connection would get each
-other's answers. The child would also wait for ever for a lock, a look-up or a request that belongs to a thread of the
-parent.
+A fork copies the connections of the parent, but not its threads. If two processes used one connection, each could get
+answers for the other. The child would also wait for ever for a lock, a look-up or a request of a thread that exists
+only in the parent.
 """
 
 import os
@@ -18,7 +18,7 @@ class Client(Protocol):
 
 
 _clients: Final["weakref.WeakSet[Client]"] = weakref.WeakSet()
-# The state of the parent's clients. The child neither closes nor frees this state, because closing could wait for a
+# The state of the parent's clients. The child neither closes nor frees this state. Closing a client could wait for a
 # lock, or disturb the event loop of the parent.
 _of_parent: Final[list[dict[str, Any]]] = []
 

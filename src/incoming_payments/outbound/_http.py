@@ -1,19 +1,19 @@
-"""One HTTP exchange with a limit on its time and its size. `_urllib3` and `_aiohttp` are its two implementations.
+"""An HTTP exchange with a limit on its time and its size. `_urllib3` and `_aiohttp` implement such exchanges.
 
 ```
 client = HttpClient(bytes_max=65_536)                   # or AsyncHttpClient, with `await` and `aclose`
 answer = client.send(RequestMessage("GET", url, ()), timeout_s=3)
 ```
 
-Both follow no redirect, keep no cookie, decode no content coding and use no proxy of the environment. Neither repeats a
-request.
+Both clients follow no redirect, keep no cookie, decode no content coding and use no proxy of the environment. They do
+not repeat a request.
 
 HTTP/1.1 matches answers to requests only by their order on a connection. So a connection carries another request only
-if exactly one final, well-formed answer arrived on it for each request. `Received` compares all bytes with the grammar
-of RFC 9112, because http.client and aiohttp also take malformed answers. An interim response, a byte after the answer,
-or a byte while the connection is idle also closes the connection. The check for such a byte comes directly before the
-request is written. If a server sends an unsolicited answer in the short time between the check and the arrival of the
-request, it looks like a fast server.
+if exactly one final, well-formed answer has arrived for each earlier request. `Received` compares all bytes with the
+grammar of RFC 9112, because http.client and aiohttp also accept malformed answers. An interim response, a byte after
+the answer, or a byte while the connection is idle also closes the connection. The client checks for such a byte
+directly before it writes the request. A server may send an unsolicited answer in the short time between this check and
+the arrival of the request. The client cannot distinguish this answer from a fast one.
 """
 
 import errno
@@ -39,9 +39,9 @@ from incoming_payments.limits import (
     LOOK_UPS_OF_DOMAIN_MAX,
 )
 
-CONNECTIONS_DEFAULT: Final = 32  # connections of one client to one host, in use or idle
-_ERROR_CHARS_MAX: Final = 500  # the error may repeat a line of 64 KB from the server
-HOSTS_MAX: Final = 64  # hosts to which a sync client keeps idle connections
+CONNECTIONS_DEFAULT: Final = 32  # the number of connections of one client to one host, in use or idle
+_ERROR_CHARS_MAX: Final = 500  # a limit for error texts, because an error may repeat a line of 64 KB from the server
+HOSTS_MAX: Final = 64  # the number of hosts to which a sync client keeps idle connections
 
 # RFC 9112 §4 and §5: a final status line and the fields. Some servers leave out the space before an empty reason.
 _TEXT: Final = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"
@@ -51,7 +51,7 @@ _HEAD: Final = re.compile(
 # RFC 9112 §6.3: responses with these statuses have no body, even if their header fields announce one.
 _NO_BODY: Final = (b"204", b"304")
 _FRAMING: Final = re.compile(rb"(?im)^(content-length|transfer-encoding):(.*)\r$")
-# The end of response headers, and the beginning of a final response, in all spellings that the HTTP libraries take
+# the end of response headers, and the beginning of a final response, in all spellings that the HTTP libraries accept
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 _FINAL: Final = re.compile(rb"\s*HTTP/[0-9]\.[0-9][ \t]+[2-9][0-9]{2}")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
@@ -69,9 +69,9 @@ class HttpAnswer:
 
 
 class HttpFailed(PortUnavailable):
-    """A server gave no usable answer: the connection failed, or the answer was too late, too large or not HTTP.
+    """The connection to a server failed, or its answer was too late, too large or not HTTP.
 
-    `is_connection` is true when the connection failed before any byte of an answer, so that a retry may help.
+    If `is_connection` is true, the connection failed before any byte of an answer arrived, and a retry may help.
     """
 
     def __init__(self, description: str, *, is_connection: bool = False) -> None:
@@ -88,12 +88,12 @@ class AddressRefused(OSError):
 
 
 def any_address(_: IPv4Address | IPv6Address) -> bool:
-    """Return `True`, to connect to any address. This is for servers that the operator names."""
+    """Return `True`, because a client may connect to any address of a server that the operator names."""
     return True
 
 
 def check_address(may_connect: MayConnect, address: str) -> None:
-    """Raise `AddressRefused` unless `may_connect` allows the IP address. Call this with the address of the socket."""
+    """Raise `AddressRefused` unless `may_connect` allows the IP address. The address must be that of the socket."""
     if not may_connect(ip_address(address)):
         raise AddressRefused(errno.EACCES, f"this client may not connect to the address {address}")
 
@@ -105,14 +105,16 @@ def new_tls() -> ssl.SSLContext:
     would stop an event loop for seconds. All servers of TLS 1.3 support P-256 (RFC 8446 §9.1).
     """
     tls = ssl.create_default_context()
-    tls.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")  # for TLS 1.2; the cipher names of TLS 1.3 include no key exchange
+    # the ciphers of TLS 1.2 only, because the cipher names of TLS 1.3 include no key exchange
+    tls.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
     tls.set_ecdh_curve("prime256v1")
     tls.options |= ssl.OP_NO_RENEGOTIATION
     tls.set_alpn_protocols(["http/1.1"])
     return tls
 
 
-default_tls = cache(new_tls)  # all clients share it, because it loads the authorities of the system in 20 ms
+# shared by all clients, because loading the certificate authorities of the system takes 20 ms
+default_tls = cache(new_tls)
 
 
 class Received:
@@ -127,7 +129,7 @@ class Received:
         self._is_final = False
 
     def add(self, data: memoryview) -> None:
-        """Take `data`. Raise `ValueError` for more bytes, lines or interim responses than the limits allow."""
+        """Add received `data`. Raise `ValueError` for more bytes, lines or interim responses than the limits allow."""
         if len(self._bytes) + len(data) > self._bytes_max:
             raise ValueError(f"the server sent more than {self._bytes_max} bytes")
         before = len(self._bytes)
@@ -145,10 +147,10 @@ class Received:
                 raise ValueError(f"the server sent more than {INTERIM_RESPONSES_MAX} interim responses")
 
     def is_one_answer(self) -> bool:
-        """Return whether the bytes are exactly one final, well-formed answer, of which every reader finds the same end.
+        """Return whether the bytes are exactly one final, well-formed answer with an unambiguous end.
 
-        RFC 9112 §6: either the answer has its length, or it is chunked. Chunk extensions and trailers are legal, but
-        rare and read in several ways, so an answer with them does not count.
+        RFC 9112 §6: the answer either gives its length or is chunked. Chunk extensions and trailers are legal, but
+        rare, and readers interpret them in different ways. So the result is false for an answer that has them.
         """
         head = _HEAD.match(self._bytes)
         framing = _FRAMING.findall(head[2]) if head else []
@@ -173,11 +175,11 @@ def _are_chunks(data: bytearray, at: int) -> bool:
 
 
 def parent_domain(host: str) -> str:
-    """Return the last two labels of `host`: the owner of a domain can make any number of names below it.
+    """Return the last two labels of `host`, because the owner of a domain can make any number of names below it.
 
-    The names below a public suffix of two labels count as one domain. So no list of these suffixes is needed. All IP
-    addresses count as one domain too, because anyone can name any number of addresses that do not answer. The last
-    label of a domain name never begins with a digit (RFC 3696 §2).
+    All names below a public suffix of two labels, such as `co.uk`, count as one domain. So no list of public suffixes
+    is needed. All IP addresses count as one domain too, because anyone can name any number of addresses that do not
+    answer. The last label of a domain name never begins with a digit (RFC 3696 §2).
 
     >>> parent_domain("a.b.wallet.example."), parent_domain("shop.co.uk"), parent_domain("localhost")
     ('wallet.example', 'co.uk', 'localhost')
@@ -191,10 +193,10 @@ def parent_domain(host: str) -> str:
 def exceeds_share(domain: str, in_progress: Collection[str], *, most: int, of_domain: int) -> bool:
     """Return whether `domain` already uses its share of the `most` tasks.
 
-    `in_progress` has the domain of each task in progress. Tasks for one domain may fill the first half, because honest
-    clients share a domain too, at a wallet provider or below `co.uk`, and a new process meets many of them at once. In
-    the second half, each domain has at most `of_domain` tasks. So with `most` 128 and `of_domain` 2, an attacker with
-    slow servers needs 33 domains to keep others out.
+    `in_progress` has the domain of each task in progress. Tasks for one domain may fill the first half of `most`.
+    Honest clients share a domain too, for example at a wallet provider or below `co.uk`, and a new process meets many
+    of these clients at once. In the second half, each domain has at most `of_domain` tasks. So if `most` is 128 and
+    `of_domain` is 2, an attacker with slow servers needs 33 domains to keep others out.
 
     >>> exceeds_share("a.example", ["a.example"] * 3, most=8, of_domain=1)
     False
@@ -205,12 +207,11 @@ def exceeds_share(domain: str, in_progress: Collection[str], *, most: int, of_do
 
 
 class LookUps:
-    """Looks up the addresses of host names, each in its own thread, because the system's look-up has no timeout.
+    """Look up the addresses of host names, each in its own thread, because the system's look-up has no timeout.
 
-    A look-up counts until its thread ends: the resolver of the system may take half a minute to give up. So
-    `limits.LOOK_UPS_MAX` and `limits.LOOK_UPS_OF_DOMAIN_MAX` bound the threads. See `exceeds_share`. A thread that
-    waits is cheap, and an attacker needs as many domains as for the fetches. Callers that look up the same host name at
-    the same time share a thread.
+    `limits.LOOK_UPS_MAX` and `limits.LOOK_UPS_OF_DOMAIN_MAX` limit the number of threads (see `exceeds_share`). A
+    look-up counts until its thread ends, which may take half a minute if no name server answers. Callers that look up
+    the same host name at the same time share a thread.
     """
 
     def __init__(self) -> None:
@@ -236,9 +237,9 @@ class LookUps:
     def _check_limits(self, domain: str) -> None:
         others = [parent_domain(host) for host, _ in self._in_progress]
         if len(others) >= LOOK_UPS_MAX:
-            raise OSError(errno.EAGAIN, f"{LOOK_UPS_MAX} other names are being looked up")
+            raise OSError(errno.EAGAIN, f"{LOOK_UPS_MAX} other names are being looked up, which is the limit")
         if exceeds_share(domain, others, most=LOOK_UPS_MAX, of_domain=LOOK_UPS_OF_DOMAIN_MAX):
-            raise OSError(errno.EAGAIN, f"too many other names of {domain} are being looked up")
+            raise OSError(errno.EAGAIN, f"too many other names of {domain} are being looked up at the same time")
 
     def _look_up(self, host: str, port: int) -> None:
         try:
@@ -264,8 +265,8 @@ def too_large(url: str, bytes_max: int) -> HttpFailed:
 
 
 def failed(url: str, error: BaseException, *, is_connection: bool) -> HttpFailed:
-    """Return the failure that `error` of the HTTP library stands for."""
+    """Turn `error` of the HTTP library into an `HttpFailed`."""
     why = "cannot be reached" if is_connection else "gave no valid TLS or HTTP answer"
-    # The text must fit in one log line
+    # the text must fit on one log line
     text = "".join(char if char.isprintable() else " " for char in str(error)[:_ERROR_CHARS_MAX])
     return HttpFailed(f"{url} {why}: {type(error).__name__}: {text}", is_connection=is_connection)

@@ -1,4 +1,4 @@
-"""Check the settings that the clients share, and make their HTTP clients, which need packages of an extra."""
+"""Check the settings that the clients share, and make the HTTP clients, which need the packages of an extra."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,13 +10,13 @@ _NAMES = {"bool": "True or False", "str": "a string", "SSLContext": "an ssl.SSLC
 
 
 def check_number(name: str, value: float, least: float, most: float) -> None:
-    """Raise `ConfigurationError` unless the setting `name` is a number in these bounds."""
+    """Raise `ConfigurationError` unless the setting `name` is a number from `least` to `most`."""
     if type(value) not in (int, float) or not least <= value <= most:
         raise wrong(name, f"must be a number from {least:.15g} to {most:.15g}")
 
 
 def check_types(kind: type, values: Mapping[str, object]) -> None:
-    """Raise `ConfigurationError` unless each setting in `values` is a `kind`, or `None`."""
+    """Raise `ConfigurationError` unless each setting in `values` is of the type `kind`, or `None`."""
     for name, value in values.items():
         if value is not None and not isinstance(value, kind):
             named = _NAMES.get(kind.__name__, f"of the type {kind.__name__}")
@@ -39,14 +39,14 @@ def open_async_http(**settings: Any) -> Any:
 
 @contextmanager
 def _extra() -> Iterator[None]:
-    """Make the error of an import in this context name the extra to install.
+    """Make the error of a failed import in this context name the extra to install.
 
     The error is still a `ModuleNotFoundError`.
     """
     try:
         yield
     except ModuleNotFoundError as error:
-        text = f"{error.name} is not installed: pip install 'incoming-payments[outbound]'"
+        text = f"{error.name} is not installed: run pip install 'incoming-payments[outbound]'"
         raise ModuleNotFoundError(text, name=error.name) from error
 
 

@@ -1,7 +1,8 @@
 """The sync HTTP client, on urllib3. See `_http`.
 
-The timeouts of urllib3 are for each read, so a server that sends a byte now and then could hold a thread for hours. The
-connections here have a deadline for the whole exchange: look-up of the name, connection, TLS, headers and body.
+A timeout of urllib3 applies to each read, so a server that sends a byte now and then could block a thread for hours.
+The connections of this module have a deadline for the whole exchange, from the look-up of the name to the end of the
+body.
 """
 
 import errno
@@ -37,16 +38,16 @@ from incoming_payments.outbound._http import (
     too_late,
 )
 
-_LEAST_S: Final = 0.001  # a socket with the timeout 0 would not wait at all
+_LEAST_S: Final = 0.001  # the shortest timeout, because a socket with the timeout 0 would not wait at all
 _TARGET: Final = ":path"  # a private name for the target, because urllib3 would change its percent-encoding
 
 
 class HttpClient:
     """Send requests over persistent connections, at most `connections` to one host. Close the client with `close`.
 
-    `tls` replaces the default context of TLS. `may_connect` decides about each IP address before a socket connects to
-    it. Without `keeps`, no connection carries a second request. Threads may share a client. A new connection takes
-    another thread and another descriptor until the end of its first exchange.
+    `tls` replaces the default TLS context. `may_connect` decides whether a socket may connect to an IP address. If
+    `keeps` is false, no connection carries a second request. Threads may share a client. A new connection takes another
+    thread and another descriptor until the end of its first exchange.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class HttpClient:
         self._pools.pool_classes_by_scheme = _pool_classes(may_connect, bytes_max, keeps)
 
     def send(self, request: RequestMessage, *, timeout_s: float) -> HttpAnswer:
-        """Return the answer to `request`. Raise `HttpFailed` if there is no answer within `timeout_s` seconds."""
+        """Return the answer to `request`. Raise `HttpFailed` if no answer arrives in `timeout_s` seconds."""
         url, target = request.target_uri, request.target
         has_head = False
         deadline = _Deadline(timeout_s)
@@ -87,7 +88,7 @@ class HttpClient:
                 response.close()
                 response.release_conn()
                 raise too_large(url, self._bytes_max)
-            response.read(1)  # raises an error if the body was cut off
+            response.read(1)  # this call raises an error if the body was cut off
             return HttpAnswer(response.status, response.headers, body)
         except (HTTPError, OSError, ValueError) as error:
             is_late = isinstance(error, TooLate | EmptyPoolError) and not isinstance(error, NewConnectionError)
@@ -98,7 +99,7 @@ class HttpClient:
             deadline.release()
 
     def close(self) -> None:
-        """Close all connections that are not in use. A later request opens new ones."""
+        """Close all connections that are not in use. A later request opens new connections."""
         self._pools.clear()
 
 
@@ -159,9 +160,9 @@ _DEADLINE: Final[ContextVar[_Deadline]] = ContextVar("_DEADLINE")  # the deadlin
 
 
 class _TimedReader(io.RawIOBase):
-    """The bytes of one answer that arrive at a socket before its timeout, which begins now.
+    """A reader for the bytes of one answer that arrive before a timeout, which begins now.
 
-    It also replaces the socket in `http.client.HTTPResponse`, which uses only `makefile`.
+    The reader also replaces the socket in `http.client.HTTPResponse`, which uses only the method `makefile`.
     """
 
     def __init__(self, sock: socket.socket, received: Received) -> None:
@@ -182,7 +183,7 @@ class _TimedReader(io.RawIOBase):
             self._sock.settimeout(0)
             return self._raw.readinto(buffer)
         left_s = self._deadline - time.monotonic()
-        if left_s <= 0:  # each read has a timeout of its own, so also check the time of the whole answer
+        if left_s <= 0:  # each read has its own timeout, so also check the time of the whole answer
             raise TimeoutError("timed out")
         self._sock.settimeout(left_s)
         count = self._raw.readinto(buffer)
@@ -190,11 +191,11 @@ class _TimedReader(io.RawIOBase):
         return count
 
     def end(self) -> None:
-        """End the answer: from now on, read only what has already arrived."""
+        """End the answer. Later calls read only bytes that have already arrived."""
         self._is_whole = True
 
     def shut_down(self) -> None:
-        """Shut the connection down. urllib3 notices this before it would use the connection again."""
+        """Shut the connection down. urllib3 checks for this before it uses a connection again."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -204,7 +205,7 @@ class _TimedReader(io.RawIOBase):
 
 
 class _Answer(io.BufferedReader):
-    """The bytes of one answer. The connection is closed if these bytes are not exactly one answer."""
+    """A reader for the bytes of one answer. It closes the connection if these bytes are not exactly one answer."""
 
     raw: _TimedReader
 
@@ -251,13 +252,13 @@ class _TimedResponse(http.client.HTTPResponse):
         if self.msg.defects or self.msg.get_payload():  # urllib3 would log all of these bytes
             raise ValueError("the header fields are malformed")
         if not self.keeps:
-            self.will_close = True  # as if the server had said so
+            self.will_close = True  # treat the answer as if it had `Connection: close`
 
 
 def _pool_classes(
     may_connect: MayConnect, bytes_max: int, keeps_connections: bool
 ) -> dict[str, type[urllib3.HTTPConnectionPool]]:
-    """Return pools whose connections have a deadline, and go only to addresses that `may_connect` allows."""
+    """Return pools whose connections have a deadline, and lead only to addresses that `may_connect` allows."""
     look_ups = LookUps()
 
     class Response(_TimedResponse):
@@ -303,7 +304,7 @@ def _connect(look_up: "Future[list[Any]]", deadline: _Deadline, may_connect: May
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.connect(address)
             deadline.guard(sock)
-            sock.settimeout(deadline.connect_timeout)  # the TLS handshake has the rest of the time
+            sock.settimeout(deadline.connect_timeout)  # the TLS handshake may take the rest of the time
         except OSError as error:
             failure = error
             if sock is not None:

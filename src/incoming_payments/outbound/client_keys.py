@@ -1,11 +1,11 @@
-"""The keys that clients publish below their wallet addresses: `{walletAddress}/jwks.json`, over HTTP.
+"""Fetch the keys that clients publish at `{walletAddress}/jwks.json`, over HTTP.
 
 ```
 ports = Ports(store=..., client_keys=HttpClientKeys())                  # or AsyncPorts with AsyncHttpClientKeys
 ```
 
-A client chooses the URL of its wallet address, so the URL is hostile input. Only https is used, no redirect is
-followed, and the connection goes to a public IP address that was checked after the name was resolved.
+A client chooses the URL of its wallet address, so the URL is hostile input. The port uses only https, and follows no
+redirect. It connects only to a public IP address, which it checks after the look-up of the name.
 """
 
 import ssl
@@ -29,10 +29,10 @@ from incoming_payments.outbound._documents import AsyncFetcher, Documents, Fetch
 from incoming_payments.outbound._http import HttpAnswer, HttpFailed
 from incoming_payments.outbound._settings import check_number
 
-KeySet = Mapping[str, Mapping[str, object]]  # the JWKs of one client by `kid`
+KeySet = Mapping[str, Mapping[str, object]]  # the JWKs of one client, by their `kid`
 
 _NOT_FOUND, _GONE = 404, 410
-# The members of each kind of key that `load_jwk` checks. Others may hold anything, and would only fill the cache.
+# The members that `load_jwk` checks, for each kind of key. Other members may be large, and would only fill the cache.
 _MEMBERS: Final = {
     "OKP": ("kty", "alg", "kid", "crv", "x"),
     "EC": ("kty", "alg", "kid", "crv", "x", "y"),
@@ -43,15 +43,16 @@ _MEMBERS: Final = {
 class HttpClientKeys:
     """A `ClientKeys` port that reads the key set of the client's wallet address. Threads may share a port.
 
-    A key set is fetched again after `max_age_s` seconds, and when it lacks the key, but at most every
-    `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. While its server fails, the cached keys stay in use for another
-    `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits one fetch. At most `fetches` fetches of unknown key sets,
-    and as many of cached ones, are in flight. Each occupies the thread of its caller, so slow key servers could occupy
-    all threads of a WSGI server: give a quarter of its threads. `tls` replaces the default context of TLS: restrict its
-    key exchange as `docs/client-keys.md` says, because the server may be hostile. `clock` returns seconds and never
-    goes back; change it only in tests. Close the port with `close`.
+    The port fetches a key set again after `max_age_s` seconds. It also does so when the key set lacks the key, but at
+    most every `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. While the key server fails, the cached keys stay in use for
+    another `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits the time of one fetch. At most `fetches` fetches
+    of unknown key sets are in flight, and at most `fetches` fetches of cached key sets. A fetch occupies the thread of
+    its caller, so slow key servers could occupy all threads of a WSGI server. To prevent this, set `fetches` to a
+    quarter of the threads. `tls` replaces the default TLS context. Restrict its key exchange as `docs/client-keys.md`
+    says, because the key server may be hostile. `clock` returns seconds and never goes back. Change `clock` only in
+    tests. Close the port with `close`.
 
-    `allow_private` is for development: it also allows http, a port in the URL, and IP addresses that are not public,
+    `allow_private` is for development. It also allows http, a port in the URL, and IP addresses that are not public,
     such as loopback. Raises `ConfigurationError` for a wrong setting.
     """
 
@@ -127,9 +128,9 @@ class AsyncHttpClientKeys:
 
 
 def _url(client: ClientId, is_development: bool) -> str | None:
-    """Return the URL of the key set of `client`, or `None` if its identifier is not the URL of a wallet address.
+    """Return the URL of the key set of `client`, or `None` if `client` is not the URL of a wallet address.
 
-    Wallet addresses are https URLs with a plain path, and without a port or a query. So a client cannot choose another
+    A wallet address is an https URL with a plain path, and has no port and no query. So a client cannot choose another
     service on a host.
     """
     try:
@@ -147,16 +148,17 @@ def _url(client: ClientId, is_development: bool) -> str | None:
 
 
 def _read(_: str, answer: HttpAnswer, known: KeySet | None) -> KeySet | None:
-    """Return the usable keys of a key set. RFC 7517 §5: ignore the other keys.
+    """Return the usable keys of a key set, and ignore the other keys (RFC 7517 §5).
 
-    Of several keys with one `kid`, use the first. 410 says that the key set was withdrawn for good (RFC 9110 §15.5.11),
-    so the cached keys are dropped. A 404 may be a mistake during a deployment, so the cached keys stay.
+    If several keys have the same `kid`, the first of them is used. A status of 410 means that the key set was withdrawn
+    for good (RFC 9110 §15.5.11), so the cache drops the keys. A 404 may be a mistake during a deployment, so the cached
+    keys stay.
     """
     if answer.status == _GONE or (answer.status == _NOT_FOUND and known is None):
         return None
     keys = read_object(answer).get("keys")
     if not isinstance(keys, list):
-        raise HttpFailed("the member keys is not an array (RFC 7517 §5)")
+        raise HttpFailed("the member keys of the key set is not an array (RFC 7517 §5)")
     found: dict[str, dict[str, Any]] = {}
     for jwk in keys[:CLIENT_KEYS_MAX]:
         try:

@@ -1,4 +1,4 @@
-"""Token introspection over HTTP, in the dialects of RFC 9767 and of Rafiki. It needs the extra `outbound`."""
+"""Token introspection over HTTP, in the dialects of RFC 9767 and of Rafiki. This module needs the extra `outbound`."""
 
 import asyncio
 import json
@@ -36,13 +36,15 @@ from incoming_payments.ports.clock import utc_now
 T = TypeVar("T")
 
 _HEADERS: Final = (("Content-Type", "application/json"), ("Accept", "application/json"))
-_SIGNED: Final = ("@method", "@target-uri", "content-digest", "content-type")  # RFC 9635 §7.3.1
-_SETTING_SUSPECTED: Final = {301, 302, 303, 307, 308, 401, 403, 404, 405}  # answers to a wrong URL or wrong credentials
-_GATEWAY: Final = {502, 503, 504}  # the answers of a proxy whose server does not answer
+# the components that each request must cover (RFC 9635 §7.3.1)
+_SIGNED: Final = ("@method", "@target-uri", "content-digest", "content-type")
+# the statuses of answers to a wrong URL or wrong credentials
+_SETTING_SUSPECTED: Final = {301, 302, 303, 307, 308, 401, 403, 404, 405}
+_GATEWAY: Final = {502, 503, 504}  # the statuses that a proxy sends when its server does not answer
 
 
 class _Introspector:
-    """The settings, the requests, the answers and the cache of both introspectors."""
+    """The common part of both introspectors: settings, requests, answers and cache."""
 
     _flights_type: type[Any]
     _open: "staticmethod[..., Any]"
@@ -64,7 +66,7 @@ class _Introspector:
         cache_tokens: int = INTROSPECTIONS_CACHED_DEFAULT,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        """Raise `ConfigurationError` for a setting that is missing or wrong. See the class for the settings."""
+        """Raise `ConfigurationError` for a missing or wrong setting. `HttpIntrospector` describes the settings."""
         check_types(bool, {"allow_http": allow_http})
         check_types(str, {"issuer": issuer, "audience": audience, "resource_server": resource_server})
         check_types(PrivateKey, {"key": key})
@@ -75,7 +77,10 @@ class _Introspector:
         if dialect == "rfc9767" and issuer is None:
             raise wrong("issuer", "is missing: set the grant endpoint URL of the authorization server (RFC 9767 §3.3)")
         if dialect == "rafiki" and issuer is not None:
-            raise wrong("issuer", "must not be set: the answers of Rafiki have no iss")
+            raise wrong(
+                "issuer",
+                "must not be set for the dialect rafiki, because the answers of Rafiki have no iss: leave it out",
+            )
         if dialect == "rfc9767" and resource_server is None and key is None:
             text = "is missing: set the name of this service at the authorization server, or a key (RFC 9767 §3.3)"
             raise wrong("resource_server", text)
@@ -98,12 +103,12 @@ class _Introspector:
         _forks.begin(self)
 
     def begin(self) -> None:
-        """Begin with no token and no connection."""
+        """Start with no token and no connection."""
         self._breaker = Breaker()
         self._flights = self._flights_type()
-        # The bytes of the answers: a client chooses its key, and a value can take many times its bytes
+        # cache the bytes of an answer, because a client chooses its key, and a parsed key can take many times as much
         self._cache = _Recent[tuple[float, bytes]](self._cache_tokens)
-        # The tokens that were active at their last introspection, by their digests
+        # the digests of the tokens that were active at their last introspection
         self._active = _Recent[bool](ACTIVE_TOKENS_MAX)
         reserved = self._connections // 2
         open_client = partial(self._open, bytes_max=INTROSPECTION_BYTES_MAX, tls=self._tls)
@@ -111,7 +116,7 @@ class _Introspector:
         self._reserved = open_client(connections=reserved) if reserved else self._shared
 
     def _http(self, query: TokenQuery) -> Any:
-        """Return the HTTP client for `query`. Random tokens of an attacker never get a reserved connection."""
+        """Return the HTTP client for `query`. An attacker's random tokens never get a reserved connection."""
         return self._reserved if self._active.get(query.token.digest) else self._shared
 
     def _attempt(self, query: TokenQuery, deadline: float) -> "_Attempt":
@@ -119,7 +124,7 @@ class _Introspector:
         return _Attempt(self._url, self._breaker, deadline, was_active=was_active)
 
     def _name(self, query: TokenQuery) -> Hashable:
-        """Return the key of the cached answer: queries with the same key get the same answer."""
+        """Return the key of the answer in the cache. Queries with the same key get the same answer."""
         if self._dialect == "rafiki":
             return query.token.digest, query.action, query.wallet_address
         return query.token.digest
@@ -164,30 +169,32 @@ class _Introspector:
 class HttpIntrospector(_Introspector):
     """The `Introspector` port over HTTP, for threads. `AsyncHttpIntrospector` is the same for asyncio.
 
-    `url` is the introspection endpoint. `dialect` is `rfc9767` or `rafiki`: `docs/introspection.md` says which to
-    choose. An http URL needs `allow_http`, because it shows the tokens to the network.
+    `url` is the introspection endpoint. `dialect` is `rfc9767` or `rafiki` (see `docs/introspection.md`). An http URL
+    needs `allow_http`, because http lets the network read the tokens.
 
-    - `issuer` is the grant endpoint URL of the authorization server. The `iss` of each answer must be equal to it.
-      The dialect `rfc9767` needs it.
-    - `audience` is the name of this service in the `aud` of an answer. A token that is only for other services is
-      refused.
+    - `issuer` is the grant endpoint URL of the authorization server. The `iss` of each answer must be equal to this
+      URL. The dialect `rfc9767` needs `issuer`.
+    - `audience` is the name of this service in the `aud` of an answer. The introspector refuses a token whose `aud`
+      names only other services.
     - `key` signs each request. `resource_server` is the name under which the authorization server knows this service.
-      Without this name, the request contains the public key. The dialect `rfc9767` needs one of the two.
+      If this name is `None`, the request contains the public key. The dialect `rfc9767` needs `key` or
+      `resource_server`.
     - `tls` replaces the default TLS context, for a private authority or a client certificate. `docs/client-keys.md`
-      says how to restrict its key exchange.
+      says how to restrict the key exchange of the context.
     - `timeout_s` is the time for one introspection with its retries, at most `limits.INTROSPECTION_S_MAX`.
-    - `connections` is the number of connections to the authorization server. Half of them are reserved for tokens that
-      were active when they were last introspected, so that an attacker with random tokens cannot occupy all of them.
-    - `cache_s` is the time for which an active token is remembered, at most `limits.INTROSPECTION_CACHE_S_MAX` seconds
-      and never beyond its `exp`. A revoked token stays usable for that long. 0 turns the cache off. `cache_tokens` is
-      the size of the cache.
+    - `connections` is the number of connections to the authorization server. Half of the connections are reserved for
+      tokens that were active at their last introspection. So an attacker with random tokens cannot occupy all
+      connections.
+    - `cache_s` is the number of seconds for which an active token is cached, at most
+      `limits.INTROSPECTION_CACHE_S_MAX`. A cached token is never used beyond its `exp`, but a revoked token stays
+      usable for that long. 0 turns the cache off. `cache_tokens` is the size of the cache.
 
     `introspect` raises `TokenRefused`, as `read_introspection` does, and `AuthorizationServerUnavailable`. Threads that
-    need the same answer at the same time share one request. A failed connection is tried again at most
-    `limits.CLIENT_RETRIES_MAX` times. If a server fails repeatedly, and then also for a probe with a random token, the
-    introspector sends it no requests for some time, at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises
-    `ConfigurationError` for a wrong setting. In a child process after a fork, the introspector has an empty state.
-    Close it with `close`.
+    need the same answer at the same time share one request. After a failed connection, the introspector tries again at
+    most `limits.CLIENT_RETRIES_MAX` times. If a server fails repeatedly, and then also fails to answer a probe with a
+    random token, the introspector pauses for at most `limits.BREAKER_OPEN_S_MAX` seconds. Raises `ConfigurationError`
+    for a wrong setting. In a child process after a fork, the introspector starts with an empty state. Close the
+    introspector with `close`.
     """
 
     async_class = "AsyncHttpIntrospector"
@@ -222,7 +229,7 @@ class HttpIntrospector(_Introspector):
 
 
 class AsyncHttpIntrospector(_Introspector):
-    """The `AsyncIntrospector` port over HTTP. It has the settings of `HttpIntrospector`. Close it with `aclose`."""
+    """The `AsyncIntrospector` port over HTTP, with the settings of `HttpIntrospector`. Close it with `aclose`."""
 
     _flights_type = AsyncSingleFlight
     _open = staticmethod(open_async_http)
@@ -280,17 +287,17 @@ class _Attempt:
         is_trial = was_active and breaker.takes_trial(self._begin_s, deadline)
         self.must_probe = not is_trial and breaker.takes_probe(self._begin_s)
         if not (is_trial or self.must_probe) and (wait_s := breaker.wait_s(self._begin_s)):
-            raise self._outage(f"failed repeatedly, so no request is sent to it for {wait_s:.1f} s")
+            raise self._outage(f"failed repeatedly, so this service sends it no request for {wait_s:.1f} s")
 
     def left_s(self) -> float:
         return self._deadline - time.monotonic()
 
     def pause_s(self, error: HttpFailed) -> float:
-        """Return the pause before the next retry. Raise the failure if there is no retry."""
+        """Return the pause in seconds before the next retry. Raise the failure if there is no further retry."""
         pause_s = random.uniform(0, CLIENT_RETRY_S_MAX * 2**self._retries)  # noqa: S311 - it protects no secret
         self._retries += 1
         if not error.is_connection or self._retries > CLIENT_RETRIES_MAX or self.left_s() <= pause_s:
-            # Without this rule, one large grant could open the breaker for all clients.
+            # If a large answer counted as a failure, one large grant could open the breaker for all clients.
             if not isinstance(error, AnswerTooLarge):
                 self._breaker.failed(self._begin_s)
             raise AuthorizationServerUnavailable(error.description) from error
@@ -299,14 +306,14 @@ class _Attempt:
     def cancelled(self) -> None:
         """Record that the caller did not wait for the answer.
 
-        Without this record, a host with a shorter timeout would call a server that does not answer again and again.
+        Without this record, a host with a shorter timeout would never stop calling a server that does not answer.
         """
         self._breaker.failed(self._begin_s)
 
     def probed(self, answer: HttpAnswer) -> None:
         """Process the answer to the probe. Any answer of the server itself shows that it works."""
         if answer.status in _GATEWAY:
-            raise HttpFailed(f"it answered {answer.status}")
+            raise HttpFailed(f"the status was {answer.status}")
         self._breaker.succeeded(time.monotonic())
 
     def outage(self, error: HttpFailed) -> AuthorizationServerUnavailable:
@@ -330,7 +337,7 @@ class _Attempt:
 
 
 def _probe() -> TokenQuery:
-    """Return a query for a token that no client can know. A healthy server answers that the token is not active."""
+    """Return a query for a random token. A healthy server answers that this token is not active."""
     return TokenQuery(AccessToken(secrets.token_urlsafe(32)), Action.READ)
 
 
@@ -346,7 +353,7 @@ def _error_code(body: bytes) -> str:
 
 
 class _Recent(Generic[T]):
-    """A cache of the `size` entries that were put in last. Threads may share a cache."""
+    """A cache of the `size` newest entries. Threads may share a cache."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -375,5 +382,7 @@ def _check_url(url: str, *, allow_http: bool) -> None:
         raise ConfigurationError(error.description, setting="url") from None
     if scheme != "https" and not allow_http:
         raise wrong(
-            "url", "must be an https URL, because http shows the tokens to the network; allow_http permits http"
+            "url",
+            "must be an https URL, because http lets the network read the tokens: correct the URL, or set "
+            "allow_http for development",
         )

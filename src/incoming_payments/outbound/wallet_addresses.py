@@ -1,4 +1,4 @@
-"""Wallet addresses that another service of the ASE keeps, read over HTTP as Open Payments wallet address documents.
+"""Read the wallet addresses that another service of the ASE keeps, as Open Payments documents over HTTP.
 
 ```
 ports = Ports(store=..., wallet_addresses=HttpWalletAddresses(["https://wallet.bank.example"]))
@@ -34,20 +34,20 @@ from incoming_payments.outbound._settings import check_types
 
 Found = WalletAddress | InactiveWalletAddress
 _GONE: Final = 410
-_OF_OWN_DOMAIN: Final = DOCUMENTS_MAX  # no limit: all fetches go to the hosts of `base_urls`
+_OF_OWN_DOMAIN: Final = DOCUMENTS_MAX  # no limit for a domain, because all fetches go to the hosts of `base_urls`
 
 
 class HttpWalletAddresses:
     """A `WalletAddresses` port that reads the documents of wallet addresses. Threads may share a port.
 
-    `base_urls` are the URLs below which the wallet addresses of this ASE lie. A wallet address is not hosted here if it
-    is not below one of these URLs, has a query, or has a path that servers read in several ways. Such a wallet address
-    causes no fetch. The other arguments are the same as in `HttpClientKeys`. Set `allow_private` also if the service
-    for wallet addresses has a private IP address. Close the port with `close`.
+    The wallet addresses of this ASE begin with one of the URLs in `base_urls`, have no query, and have a path that all
+    servers interpret in the same way. Any other wallet address is not hosted here, and causes no fetch. The other
+    arguments are the same as in `HttpClientKeys`. Set `allow_private` if the service for wallet addresses has a private
+    IP address. Close the port with `close`.
 
     A wallet address is inactive if its document has `"active": false`, or the answer is 410. A wallet address is
-    unknown if the answer is 404. Raises `ConfigurationError` if `base_urls` is empty, or has an http URL without
-    `allow_private`. Raises `InvalidValue` if a base URL is not a URL.
+    unknown if the answer is 404. Raises `ConfigurationError` if `base_urls` is empty, or has an http URL although
+    `allow_private` is false. Raises `InvalidValue` if a base URL is not a URL.
     """
 
     async_class = "AsyncHttpWalletAddresses"
@@ -117,10 +117,15 @@ def checked_base_urls(urls: Iterable[str], *, allow_http: bool) -> tuple[str, ..
     check_types(bool, {"allow_private": allow_http})
     bases = tuple(canonical_url(url, member="base_urls") for url in all_of(str, urls, member="base_urls"))
     if not bases or any("?" in base for base in bases):
-        text = "base_urls must name at least one URL without a query, below which your wallet addresses lie"
+        text = (
+            "base_urls must list one or more URLs that have no query: give the URLs with which your wallet "
+            "addresses begin"
+        )
         raise ConfigurationError(text, setting="base_urls")
     if not all(map(has_plain_path, bases)):
-        text = "base_urls must be URLs without %2F, %5C, %25 and dot segments, which servers read in several ways"
+        text = (
+            "base_urls must not contain %2F, %5C, %25 or dot segments, because servers interpret them in different ways"
+        )
         raise ConfigurationError(text, setting="base_urls")
     if not allow_http and any(base.startswith("http:") for base in bases):
         raise ConfigurationError("base_urls must be https URLs, unless allow_private is true", setting="base_urls")
@@ -128,7 +133,7 @@ def checked_base_urls(urls: Iterable[str], *, allow_http: bool) -> tuple[str, ..
 
 
 def is_below(url: str, bases: tuple[str, ...]) -> bool:
-    """Return whether `url` may be a wallet address of this ASE. Such a URL has a plain path and no query."""
+    """Return whether `url` may be a wallet address of this ASE, which has a plain path and no query."""
     return "?" not in url and has_plain_path(url) and any(url == base or url.startswith(f"{base}/") for base in bases)
 
 
@@ -147,11 +152,15 @@ def _read(url: str, answer: HttpAnswer, _: Found | None) -> Found | None:
     active = members.get("active", True)
     try:
         if wallet_address_url(members.get("id", "")) != url:
-            raise InvalidValue("id must be the URL of the wallet address", member="id")
+            raise InvalidValue(
+                "the id in the wallet address document must be the URL of the wallet address", member="id"
+            )
         if active is False:
             return InactiveWalletAddress(url)
         if active is not True:
-            raise InvalidValue("active must be true or false, or be left out", member="active")
+            raise InvalidValue(
+                "active in the wallet address document must be true or false, or be left out", member="active"
+            )
         asset = Asset(members.get("assetCode", ""), members.get("assetScale", -1))
         return WalletAddress(url, asset, members.get("authServer", ""))
     except InvalidValue as error:

@@ -1,4 +1,4 @@
-"""The ports: the Protocols that a host implements to answer effects, each in a sync and an async form.
+"""The ports: Protocols that a host implements, each in a sync and an async form.
 
 Write plain `def` methods for `run`, and `async def` methods for `arun`. `arun` accepts both kinds.
 

@@ -1,4 +1,4 @@
-"""Approval by the host: the port that decides about payments and packets before anything is stored."""
+"""The port with which a host approves payments and packets before the service stores them."""
 
 import enum
 from datetime import datetime
@@ -15,7 +15,7 @@ class Approval(enum.Enum):
     """The answer of the host to a request for approval."""
 
     APPROVED = "approved"
-    PENDING = "pending"  # not decided yet: the client or the sender repeats its request later
+    PENDING = "pending"  # the host has not decided yet, and the client or the sender repeats its request later
 
 
 @frozen
@@ -31,18 +31,18 @@ class ProposedPayment:
 
     @property
     def wallet_address(self) -> WalletAddressUrl:
-        """The wallet address that is to be paid."""
+        """The wallet address that will receive the money."""
         return self.payment.wallet_address
 
     @property
     def amount(self) -> Amount | None:
-        """The `incomingAmount`, or `None` if the payment takes any amount."""
+        """The `incomingAmount`, or `None` if the payment accepts any amount."""
         return self.payment.limit
 
 
 @frozen(kw_only=True)
 class ProposedCredit:
-    """The money of one ILP packet, for the stored `payment`. It is not credited yet.
+    """The money of one ILP packet for the stored `payment`, which is not credited yet.
 
     `peer` is the ILP address of the peer that sent the packet. `expires_at` is the time at which the packet expires.
     `data` are the bytes in the `StreamData` frames of the packet for stream 1, joined in the order of their offsets.
@@ -62,7 +62,7 @@ class ProposedCredit:
 
     @property
     def wallet_address(self) -> WalletAddressUrl:
-        """The wallet address that is paid."""
+        """The wallet address that receives the money."""
         return self.payment.wallet_address
 
 
@@ -80,7 +80,7 @@ class ApprovalPort(Protocol):
         """Decide about a payment before it is stored."""
 
     def approve_credit(self, proposed: ProposedCredit) -> Approval:
-        """Decide about the money of a packet. The service calls this method only before it credits the packet."""
+        """Decide about the money of a packet before it is credited."""
 
 
 class AsyncApprovalPort(Protocol):

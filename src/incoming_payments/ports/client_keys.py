@@ -14,8 +14,9 @@ class ClientKeys(Protocol):
     def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
         """Return the public JWK of `client` with the `kid` `key_id`, or `None` if `client` has no such key.
 
-        A request names `key_id`, so return only a key that `client` itself vouches for. The service calls this method
-        after it has accepted the token. Raise `ClientKeysUnavailable` when the keys of the client are not known now.
+        An unverified request names `key_id`, so return only a key that belongs to `client`. The service calls this
+        method after it has accepted the token. Raise `ClientKeysUnavailable` when the keys of the client cannot be
+        found out now.
         """
 
 

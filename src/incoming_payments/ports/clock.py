@@ -1,4 +1,4 @@
-"""The wall clock. No other module of the package reads it."""
+"""The wall clock. No other module of the package reads the wall clock."""
 
 from datetime import UTC, datetime
 

@@ -10,7 +10,7 @@ from incoming_payments.domain.payment import (
 
 
 class MethodAllocator(Protocol):
-    """The allocator of payment methods. Spec section 2.3."""
+    """The allocator of payment methods (spec section 2.3)."""
 
     def allocate(self, payment: IncomingPayment) -> Sequence[IlpPaymentMethod]:
         """Return the methods by which `payment` can be paid.

@@ -13,10 +13,11 @@ class Nonces(Protocol):
     def use(self, key: str, until: datetime, now: datetime) -> bool:
         """Record `key`, and return `True` if this is its first use or `False` otherwise, in one atomic step.
 
-        `key` has 64 hexadecimal digits. Keep it until `now` is later than its `until`, and raise `StoreUnavailable`
-        when there is no space for it. Return `False` when `until` is before `now`. For a key that is not recorded,
-        raise `ClockBehind` when `until` is not later than the `until` of a key that was removed: `now` may be out of
-        date when the call arrives, or another clock was ahead. `stores.guard.check_nonce_time` does this.
+        `key` has 64 hexadecimal digits. Keep the key until `now` is later than `until`, and raise `StoreUnavailable`
+        when there is no space for the key. Return `False` when `until` is before `now`. The record of a key may already
+        be removed, because `now` is out of date or another clock was ahead. So for an unknown key, raise `ClockBehind`
+        when `until` is not later than the latest `until` of the removed keys. `stores.guard.check_nonce_time` makes
+        this check.
         """
 
 

@@ -1,4 +1,4 @@
-"""The receiver of observations, and what it observes."""
+"""The port that receives observations, and the observations."""
 
 from typing import Protocol
 
@@ -30,7 +30,7 @@ class PacketAnswered:
 
 @frozen(kw_only=True)
 class CreditDecided:
-    """The store decided about a credit. `outcome` is `credited`, also for a repeated call, or the code of the error."""
+    """The store decided about a credit. `outcome` is `credited`, even for a repeated call, or the code of the error."""
 
     outcome: str
     duration_s: float
@@ -59,12 +59,12 @@ Observation = RequestAnswered | PacketAnswered | CreditDecided | TokenIntrospect
 class Observer(Protocol):
     """A receiver of observations, for metrics. `incoming_payments.observers` has two such receivers.
 
-    It is called in the thread of the request or of the store, so it must be thread-safe and fast, and must not call the
-    service. An exception is logged and breaks nothing.
+    The service calls the observer in the thread of the request or of the store. So an observer must be thread-safe and
+    fast, and must not call the service. The service logs an exception of the observer and continues.
     """
 
     def observe(self, observation: Observation) -> None:
-        """Take note of `observation`.
+        """Record `observation`.
 
-        Its texts come from small sets of values, which are fit for labels, and hold no secret.
+        The texts of an observation come from small sets of values, so they are fit for labels. They contain no secret.
         """

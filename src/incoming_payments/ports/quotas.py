@@ -11,23 +11,29 @@ from incoming_payments.domain.payment import (
 
 
 class Quotas(Protocol):
-    """The quotas of clients. Processes that serve the same URL must share them. `stores.quotas` is for one process.
+    """The quotas of clients.
+
+    Processes that serve the same URL must share the quotas. `service.quotas` is for one process.
 
     Each method is one atomic step.
     """
 
     def admit(self, client: ClientId, now: datetime) -> float | None:
-        """Count a request of `client`, and return `None`, or the seconds until the next request is admitted."""
+        """Count a request of `client`, and return `None`.
+
+        If the quota is used up, count nothing, and return the seconds until a request can succeed.
+        """
 
     def reserve(self, client: ClientId, id: PaymentId) -> Sequence[PaymentId]:
-        """Count `id`, a new unpaid payment of `client`, and return `()`.
+        """Count the new unpaid payment `id` of `client`, and return `()`.
 
-        If `id` would exceed the quota, change nothing, and return the counted unpaid payments, oldest first and at most
-        `limits.QUOTA_UNPAID_MAX`. The service releases payments that are no longer unpaid, and tries again.
+        If this payment would exceed the quota, change nothing. In that case, return the counted unpaid payments, oldest
+        first and at most `limits.QUOTA_UNPAID_MAX`. The service releases payments that are no longer unpaid, and tries
+        again.
         """
 
     def release(self, client: ClientId, id: PaymentId) -> None:
-        """Stop counting the payment `id` of `client`. Do nothing if it is not counted."""
+        """Stop counting the payment `id` of `client`. Do nothing if the payment is not counted."""
 
 
 class AsyncQuotas(Protocol):

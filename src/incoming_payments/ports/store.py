@@ -26,19 +26,19 @@ class PaymentStore(Protocol):
     """The store of payments. Each method is atomic, and returns when its result is durable."""
 
     def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
-        """Store a new payment with its events and `decision.keyed`, if there is one, in one transaction.
+        """Store a new payment with its events, and `decision.keyed` if it is set, in one transaction.
 
         Return `None`. If the store has a record with the client and the key of `decision.keyed`, return that record and
         store nothing. If the `until` of that record is before the `created_at` of the new payment, replace the record
-        instead. While another transaction inserts a payment under the key, wait until that transaction ends. If there
-        is no such record, and a payment with this id exists, raise `PaymentExists`.
+        instead. While another transaction inserts a payment under the key, wait until that transaction ends. If the
+        store has no record for the key, but has a payment with this id, raise `PaymentExists`.
         """
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Return the record that `insert` stored for this client and key, or `None`.
 
-        Return `None` when the `until` of the record is before `now`. The payment of a returned record can be loaded at
-        once.
+        Return `None` when the `until` of the record is before `now`. If this method returns a record, `load` must find
+        the payment of the record.
         """
 
     def load(self, id: PaymentId) -> IncomingPayment:
@@ -48,9 +48,10 @@ class PaymentStore(Protocol):
         """Load, decide and store in one transaction, and return the answer of the decision.
 
         Call `decide` inside the transaction, with the payment and its credit under `credit_id`, or `None` if there is
-        no such credit. Do not call it earlier, because the decision about a packet reads the clock. `decide` has no
-        side effects and may be called more than once; store the result of the last call. If it raises, store nothing
-        and let the exception reach the caller. Raises `PaymentNotFound`.
+        no such credit. Do not call `decide` before the transaction begins, because the decision about a packet reads
+        the clock. `decide` has no side effects. You may call it more than once, and must store the result of the last
+        call. If `decide` raises an exception, store nothing and let the exception reach the caller. Raises
+        `PaymentNotFound`.
         """
 
     def events(self, id: PaymentId) -> Sequence[Event]:
@@ -59,12 +60,12 @@ class PaymentStore(Protocol):
     def find_expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """Return at most `limit` payments with `expires_at` before `now` and no `expired` event, by `expires_at`.
 
-        Leave out completed payments. A completed payment never expires, so each sweep would find it again and not
-        reach the other payments.
+        Leave out completed payments. Completed payments never expire, so each sweep would find them again and might not
+        reach other payments.
         """
 
     def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
-        """Return the page that `query` describes, newest first. `query.page_of(all_payments)` is the right answer.
+        """Return the page that `query` describes, newest first. The correct answer is `query.page_of(all_payments)`.
 
         Find the place in the list by an index, so that all pages of a wallet address, and of one client at a wallet
         address, take the same time. Never count rows from the start of the list.

@@ -15,7 +15,8 @@ class WalletAddresses(Protocol):
     def find(self, url: WalletAddressUrl) -> WalletAddress | InactiveWalletAddress | None:
         """Return the wallet address with this URL (as `wallet_address_url` writes it), or `None`.
 
-        Return an `InactiveWalletAddress` if it takes no new payments. Its existing payments still receive money.
+        Return an `InactiveWalletAddress` if the wallet address accepts no new payments. Its existing payments still
+        receive money.
         """
 
 

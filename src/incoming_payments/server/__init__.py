@@ -1,1 +1,1 @@
-"""The program `incoming-payments`: `init`, `serve`, `backup`, `sign` and `demo`."""
+"""The program `incoming-payments`, with the commands `init`, `serve`, `backup`, `sign` and `demo`."""

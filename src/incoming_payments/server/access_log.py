@@ -1,4 +1,4 @@
-"""The access log of `serve`: a line for each request, without its query, header fields and body."""
+"""The access log of `serve`. Each request gets a line, which leaves out the query, the header fields and the body."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def with_access_log(application: Application) -> Application:
-    """Return `application` with a line in the log, at INFO, for each request that it has answered."""
+    """Return `application`, extended so that it logs each answered request in a line at level INFO."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

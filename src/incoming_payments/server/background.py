@@ -1,4 +1,4 @@
-"""Tasks beside the requests of a process: the sweep for expired payments, and the sign of life of a worker."""
+"""The background tasks of a process: the sweep for expired payments, and the heartbeat of a worker."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ _BEAT_S: Final = 1.0
 
 
 def with_tasks(application: Application, *tasks: Task) -> Application:
-    """Return `application` with `tasks` beside it, from the start of the server until its last request is answered."""
+    """Return `application`, extended to run `tasks` from the start of the server until the last request is answered."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
@@ -42,7 +42,7 @@ def with_tasks(application: Application, *tasks: Task) -> Application:
 
 
 def beating(beat: Callable[[], None]) -> Task:
-    """Return a task that calls `beat` once a second. The task cannot call it while the event loop hangs."""
+    """Return a task that calls `beat` once a second, but not while the event loop hangs."""
 
     async def run() -> None:
         while True:
@@ -53,7 +53,7 @@ def beating(beat: Callable[[], None]) -> Task:
 
 
 def sweeping(service: AsyncIncomingPayments) -> Task:
-    """Return a task that writes the `expired` events. Several processes may do so: no event is written twice.
+    """Return a task that writes the `expired` events. Several processes may run this task: no event is written twice.
 
     A random pause lets the processes take turns. After a full sweep, the pause is as long as the sweep, so that other
     updates can use the disk for at least half of the time.
@@ -69,7 +69,7 @@ def sweeping(service: AsyncIncomingPayments) -> Task:
                     await asyncio.sleep(loop.time() - begin_s)
                     begin_s = loop.time()
             except Exception as error:  # noqa: BLE001 - it is logged
-                text = "expired payments get their events later, because a sweep failed: %s"
+                text = "a sweep for expired payments failed, so their events are written later: %s"
                 log_event(logger, logging.WARNING, LogEvent.EXPIRY_SWEEP_FAILED, text, error)
 
     return run

@@ -12,28 +12,33 @@ from incoming_payments.stores.sqlite import SqliteStore
 def backup(settings: Settings, target: Path) -> int:
     """Copy the database to the new file `target`, read the copy back, and return the exit status.
 
-    Raises `ConfigurationError` when there is no database, `BackupFailed` when there is no folder for `target` or the
-    copy fails, and `StoreError` when the database fails.
+    Raises `ConfigurationError` when the database does not exist, `BackupFailed` when the folder of `target` does not
+    exist or the copy fails, and `StoreError` when the database fails.
     """
     if not settings.given.database.exists():
         raise ConfigurationError(
-            f"database: {settings.given.database} does not exist: nothing to back up", setting="database"
+            f"database: {settings.given.database} does not exist: correct the path of the database to back up",
+            setting="database",
         )
     if not target.parent.is_dir():
-        raise BackupFailed(f"{target}: the folder {target.parent} does not exist: create it, or name another target")
+        raise BackupFailed(
+            f"{target}: the folder {target.parent} does not exist: create the folder, or choose another target"
+        )
     if target.is_dir():
-        raise BackupFailed(f"{target} is a folder: name a new file in it, such as {target / 'backup.sqlite3'}")
+        raise BackupFailed(
+            f"{target} is a folder: give the path of a new file in the folder, such as {target / 'backup.sqlite3'}"
+        )
     with naming_database():
         store = SqliteStore(settings.given.database)
     with store:
         store.backup(target)
-    print(f"Wrote {target}, and read it back. Keep the configuration and its secrets with it.")
+    print(f"Wrote and verified the backup {target}. Keep the configuration and its secrets together with the backup.")
     return 0
 
 
 @contextmanager
 def naming_database() -> Iterator[None]:
-    """Turn the error of a database that cannot be opened into a `ConfigurationError` that names the setting."""
+    """Turn the error for a database that cannot be opened into a `ConfigurationError` that names the setting."""
     try:
         yield
     except StoreStopped:

@@ -1,4 +1,4 @@
-"""The command line of `incoming-payments`: `init`, `serve`, `backup`, `sign` and `demo`."""
+"""The command line of `incoming-payments`, with the commands `init`, `serve`, `backup`, `sign` and `demo`."""
 
 import argparse
 import importlib.metadata
@@ -21,7 +21,7 @@ from incoming_payments.server.serve import serve
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status.
 
-    The status is 0 for success, 1 for an error (with a message on stderr) and 130 after Ctrl-C. Wrong usage exits
+    The exit status is 0 for success, 1 for an error (with a message on stderr) and 130 after Ctrl-C. Wrong usage exits
     with status 2.
     """
     options = parser().parse_args(arguments)
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"incoming-payments: {error.description}", sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130  # 128 + SIGINT, as shells report it
+        return 130  # 128 + SIGINT, as in shells
     return status
 
 
@@ -47,13 +47,13 @@ def _with_settings(path: Path, run: Callable[[Settings], int]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser for all commands. It sets `run` to the function of the chosen command."""
+    """Return the parser for all commands, which sets `run` to the function of the chosen command."""
     parser = argparse.ArgumentParser(prog="incoming-payments", description="Be paid over Open Payments.")
     version = importlib.metadata.version("incoming-payments")
     parser.add_argument("--version", action="version", version=f"incoming-payments {version}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="init | serve | backup | sign | demo")
     command = commands.add_parser("init", help="write a configuration, keys and development tokens")
-    command.add_argument("folder", type=Path, help="the folder for the files; it is created if it does not exist")
+    command.add_argument("folder", type=Path, help="the folder for the files, which is created if it does not exist")
     command.add_argument("--port", type=int, default=8080, help="the port to listen on (default: 8080)")
     command.add_argument(
         "--authorization-server",
@@ -67,8 +67,8 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("serve", help="serve incoming payments over HTTP")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
     command.set_defaults(run=lambda options: _with_settings(options.config, serve))
-    command = commands.add_parser("backup", help="write a verified copy of the database, also while the service runs")
-    command.add_argument("target", type=Path, help="the file to write; it must not exist")
+    command = commands.add_parser("backup", help="write a verified copy of the database; the service may be running")
+    command.add_argument("target", type=Path, help="the file to write, which must not exist")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
     command.set_defaults(run=lambda options: _with_settings(options.config, partial(backup, target=options.target)))
     sign.add_parser(commands, CONFIGURATION)

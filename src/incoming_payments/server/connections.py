@@ -13,9 +13,9 @@ from incoming_payments.server.config.wallet_addresses import WalletAddressesTabl
 
 
 class Connections:
-    """The ports for the services in a configuration. They connect with their first requests.
+    """The ports for the services in a configuration. Each port connects with its first request.
 
-    Raises `ConfigurationError` when a setting is wrong, or the extra `outbound` is not installed.
+    Raises `ConfigurationError` when a setting is wrong, or when the extra `outbound` is not installed.
     """
 
     def __init__(self, given: Configuration) -> None:
@@ -46,9 +46,9 @@ class Connections:
                 self.client_keys = AsyncHttpClientKeys(allow_private=server.allow_private_clients)
 
     def wallet_addresses(self, service: WalletAddressesTable) -> AsyncHttpWalletAddresses:
-        """Return the port for `service`. The same settings get the same port, so that a reload keeps its cache.
+        """Return the port for `service`. The same settings get the same port, so a reload keeps its cache.
 
-        A request in flight may still use the port of old settings, so all of them stay open until `aclose`.
+        A request in flight may still use the port of old settings, so all ports stay open until `aclose`.
         """
         if service not in self._wallet_addresses:
             with _naming("wallet_addresses"):
@@ -66,11 +66,11 @@ class Connections:
 
 @contextmanager
 def _naming(table: str) -> Iterator[None]:
-    """Turn an error about a port into a `ConfigurationError` that names the table of its settings."""
+    """Turn an error about a port into a `ConfigurationError` that names the table of the port's settings."""
     try:
         yield
     except ImportError:
-        text = f"{table} needs aiohttp: pip install 'incoming-payments[outbound]'"
+        text = f"{table} needs aiohttp: run pip install 'incoming-payments[outbound]'"
         raise ConfigurationError(text, setting=table) from None
     except ConfigurationError as error:
         text, setting = f"{table}.{error.description}", f"{table}.{error.details['setting']}"

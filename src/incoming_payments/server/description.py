@@ -14,11 +14,13 @@ DOCUMENT: Final = "/openapi.json"
 
 
 def with_document(application: Application, policy: ServicePolicy, mount: str | None) -> Application:
-    """Return `application` with the OpenAPI document at `DOCUMENT`, also below the base URL and below `mount`."""
+    """Return `application`, extended to serve its OpenAPI document at `DOCUMENT`, alone and below the base URL and
+    `mount`.
+    """
     headers = (
         ("Content-Type", JSON_MEDIA_TYPE),
         ("Cache-Control", "no-cache"),
-        ("Access-Control-Allow-Origin", "*"),  # pages that show the document run at other origins
+        ("Access-Control-Allow-Origin", "*"),  # pages that show the document have other origins
     )
     document = Response(200, headers, write_json(openapi_document(policy)))
     paths = {f"{prefix}{DOCUMENT}" for prefix in ("", urlsplit(policy.base_url).path, mount or "")}

@@ -1,4 +1,4 @@
-"""The health endpoints of `serve`, at fixed paths outside the base URL. The responses reveal only the status."""
+"""The health endpoints of `serve`, at fixed paths outside the base URL. A response reveals only the status."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -14,9 +14,9 @@ _HEADERS: Final = (("Cache-Control", "no-store"),)
 
 
 def with_health(application: Application, service: AsyncIncomingPayments) -> Application:
-    """Return `application` with two more paths for `GET` and `HEAD`. Each response is 200 or 503, without a body.
+    """Return `application` with two more paths for `GET` and `HEAD`. Each response is 200 or 503 and has no body.
 
-    `LIVE` has 200 while the process answers. `READY` has 200 while `service` is ready.
+    `LIVE` answers 200 while the process works. `READY` answers 200 while `service` is ready.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:

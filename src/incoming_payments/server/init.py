@@ -29,8 +29,8 @@ PEER_TOKEN: Final = "peer-token.txt"  # noqa: S105 - the name of a file
 def init(folder: Path, port: int, introspection: str | None = None, dialect: Dialect | None = None) -> int:
     """Write the files for a service on `port` to `folder`, and return the exit status.
 
-    `introspection` is the introspection endpoint of the authorization server, with `rfc9767` as its default dialect.
-    Without it, the service has a token for development.
+    `introspection` is the introspection endpoint of the authorization server, with `rfc9767` as its default dialect. If
+    it is `None`, the service gets a token for development.
 
     Raises `ConfigurationError` when the port is out of range, the endpoint is not a URL, a dialect is given without an
     endpoint, a file exists, or a file cannot be written. In each case, no new file remains.
@@ -38,7 +38,7 @@ def init(folder: Path, port: int, introspection: str | None = None, dialect: Dia
     if not 1 <= port <= PORT_MAX:
         raise ConfigurationError(f"--port must be from 1 to {PORT_MAX}, not {port}", setting="port")
     if dialect is not None and introspection is None:
-        text = "--dialect needs --authorization-server: give the introspection endpoint too, or leave the dialect out"
+        text = "--dialect needs --authorization-server: give the introspection endpoint too, or leave out --dialect"
         raise ConfigurationError(text, setting="dialect")
     dialect = dialect or "rfc9767"
     base_url = f"http://127.0.0.1:{port}"
@@ -93,15 +93,15 @@ def _of_endpoint(introspection: str, dialect: Dialect) -> tuple[str, set[str]]:
 
 
 def _write_all(folder: Path, files: Mapping[str, str]) -> None:
-    """Write new files, all or none of them."""
+    """Write all of the new files, or none."""
     written: list[Path] = []
     try:
         if folder.is_file():
-            raise ConfigurationError(f"{folder} is a file: name a folder, which may be a new one")
+            raise ConfigurationError(f"{folder} is a file: give the path of a folder")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in files:
             if (folder / name).exists():
-                raise ConfigurationError(f"{folder / name} exists: choose another folder, or move the file away")
+                raise ConfigurationError(f"{folder / name} exists: choose another folder, or move this file away")
         for name, text in files.items():
             _write_private(folder / name, text.rstrip("\n") + "\n", written)
     except OSError as error:

@@ -22,13 +22,14 @@ _ERRORS: Final = {  # the setting at fault, and the change to make
 
 @contextmanager
 def open_listeners(host: str, port: int, count: int = 1) -> Iterator[list[socket.socket]]:
-    """Listen on `host` and `port` with a socket for each of `count` processes, and close them at the end.
+    """Listen on `host` and `port` with a socket for each of `count` processes, and close the sockets at the end.
 
-    Open the sockets before the database, so that a wrong address creates no file. The sockets survive a process that is
-    killed, so connections that this process has not accepted wait for its successor.
+    Open the sockets before the database, so that a wrong address creates no file. The sockets stay open when a process
+    is killed. So connections that the process has not accepted wait for its successor.
 
-    Linux gives all sockets about the same number of connections. With one socket, the first process that wakes up
-    accepts most of a burst. Other systems do not share connections between sockets, so all processes share one socket.
+    Linux gives all sockets about the same number of connections. If all processes shared one socket, the first process
+    to wake up would accept most of a burst. Other systems do not share connections between sockets, so all processes
+    share one socket.
 
     Raises `ConfigurationError` when the service cannot listen on `host` and `port`.
     """
@@ -37,7 +38,7 @@ def open_listeners(host: str, port: int, count: int = 1) -> Iterator[list[socket
         if count == 1 or sys.platform != "linux":
             yield [first] * count
             return
-        # With SO_REUSEPORT from the beginning, another program of the same user could listen on this port already.
+        # Set SO_REUSEPORT only now. With this option, `bind` succeeds even if another program of the user has the port.
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         more = [opened.enter_context(_listener(host, port, is_shared=True)) for _ in range(count - 1)]
         yield [first, *more]
@@ -49,14 +50,14 @@ def _listener(host: str, port: int, *, is_shared: bool = False) -> socket.socket
         listener = socket.create_server(
             (host, port), family=family, backlog=BACKLOG_CONNECTIONS_MAX, reuse_port=is_shared
         )
-    except (OSError, UnicodeError) as error:  # a UnicodeError means an impossible host name
+    except (OSError, UnicodeError) as error:  # a UnicodeError means an invalid host name
         # The rest of the text repeats the address.
         why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
         name, how = _ERRORS.get(getattr(error, "errno", None) or 0, _HOST_ERROR)
         text = f"{name}: cannot listen on {host} port {port}: {why}; {how}"
         raise ConfigurationError(text, setting=name) from None
-    # Accepted sockets inherit this option. uvicorn writes headers and body separately, so without this option a
-    # response can wait 40 ms for the client's acknowledgement. asyncio sets the option only for sockets that were made
-    # with a protocol number.
+    # Accepted sockets inherit TCP_NODELAY. If it is off, a response can wait 40 ms for the client's acknowledgement,
+    # because uvicorn writes headers and body separately. asyncio sets the option only for sockets that were made with a
+    # protocol number.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

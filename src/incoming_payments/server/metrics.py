@@ -1,4 +1,4 @@
-"""The metrics of `serve`, for Prometheus on a port of their own."""
+"""The metrics of `serve` for Prometheus, which have their own port."""
 
 import logging
 import socket
@@ -32,8 +32,7 @@ class Metrics:
     def of(cls, listen: ListenTable) -> Self | None:
         """Return the metrics for `[listen]`, or `None` if `metrics_port` is not set.
 
-        Raises `ConfigurationError` when prometheus-client is not installed, or when a worker could not listen on its
-        port.
+        Raises `ConfigurationError` when prometheus-client is not installed, or when the port of a worker is not free.
         """
         if listen.metrics_port is None:
             return None
@@ -42,7 +41,7 @@ class Metrics:
 
             from incoming_payments.observers.prometheus import PrometheusObserver
         except ImportError:
-            text = f"{_NAME} needs prometheus-client: pip install 'incoming-payments[prometheus]'"
+            text = f"{_NAME} needs prometheus-client: run pip install 'incoming-payments[prometheus]'"
             raise ConfigurationError(text, setting=_NAME) from None
         for worker in range(listen.workers):
             _check_free(listen.host, listen.metrics_port + worker)
@@ -53,8 +52,8 @@ class Metrics:
     def serve(self, worker: int) -> None:
         """Serve the metrics in a thread. Worker 0 uses `metrics_port`, worker 1 the next port, and so on.
 
-        If another program has taken the port since `of` checked it, the error is logged, and this process has no
-        metrics.
+        If another program has taken the port since `of` checked it, this function logs the error, and the process has
+        no metrics.
         """
         from prometheus_client import start_http_server
 
@@ -62,7 +61,10 @@ class Metrics:
         try:
             start_http_server(port, self._host, self._registry)
         except OSError as error:
-            text = "worker %d has no metrics, because it cannot listen on %s port %d (%s): free the port, and restart"
+            text = (
+                "worker %d has no metrics, because it cannot listen on %s port %d (%s): stop the program that "
+                "uses the port, and restart"
+            )
             log_event(
                 logger, logging.ERROR, LogEvent.METRICS_UNAVAILABLE, text, worker, self._host, port, error.strerror
             )
@@ -71,10 +73,11 @@ class Metrics:
 def _check_free(host: str, port: int) -> None:
     """Raise `ConfigurationError` unless a server can listen on the port."""
     try:
-        # The look-up that prometheus-client makes
+        # the same look-up as in prometheus-client
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         socket.create_server(address[:2], family=family).close()
     except OSError as error:
-        why = str(error.strerror or error).partition(" (while")[0]  # the rest of the text repeats the address
+        # leave out the rest of the text, which repeats the address
+        why = str(error.strerror or error).partition(" (while")[0]
         how = "choose another port: the first worker uses this port, and each other worker uses the next one"
         raise ConfigurationError(f"{_NAME}: cannot listen on {host} port {port}: {why}; {how}", setting=_NAME) from None

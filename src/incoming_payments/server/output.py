@@ -1,6 +1,6 @@
 """The output and the log of `serve`.
 
-If a line cannot be written, because the disk is full or the reader has gone, the service continues without it.
+If a line cannot be written, for example because the disk is full, the service drops the line and continues.
 """
 
 import atexit
@@ -19,13 +19,13 @@ LOG_FORMATS: Final[tuple[str, ...]] = get_args(LogFormat)
 
 
 def say(text: str, stream: TextIO) -> None:
-    """Write lines to the standard output or error, and ignore a failure."""
+    """Write lines to standard output or standard error, and ignore a failure."""
     with suppress(OSError):
         print(text, file=stream, flush=True)
 
 
 def log_to_stderr(form: LogFormat) -> None:
-    """Write the log of this process and of its workers to standard error, in lines of this form."""
+    """Write the log of this process and of its workers to standard error, in the form `form`."""
     handler = _Handler()
     handler.addFilter(LineLimitFilter())
     text = "%(asctime)s %(levelname)s %(name)s %(event)s: %(message)s"
@@ -37,7 +37,7 @@ def log_to_stderr(form: LogFormat) -> None:
 
 class _Handler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of `logging`
-        """Drop a line that could not be written. A traceback could not be written either."""
+        """Drop a line that could not be written, without a traceback, which could not be written either."""
         if not isinstance(sys.exception(), OSError):
             super().handleError(record)
 
@@ -63,7 +63,7 @@ class _JsonFormatter(logging.Formatter):
 def _discard_unwritten() -> None:
     """Discard output that was not written.
 
-    If it were kept, Python would try again to write it, and end with an exit status of 120.
+    Python would otherwise try again to write the output at exit, and end with status 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -16,8 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 def hangups() -> "SimpleQueue[int]":
-    """Return a queue that gets each SIGHUP from now on. Call this in the main thread, before SIGHUP may arrive."""
-    signals: SimpleQueue[int] = SimpleQueue()  # a signal handler may call its `put` at any time
+    """Return a queue that receives each later SIGHUP.
+
+    Call this function in the main thread, before a SIGHUP can arrive.
+    """
+    signals: SimpleQueue[int] = SimpleQueue()  # unlike in `Queue`, a signal handler may call `put` at any time
     signal.signal(signal.SIGHUP, lambda number, _: signals.put(number))
     return signals
 
@@ -25,8 +28,8 @@ def hangups() -> "SimpleQueue[int]":
 class ReloadableApplication:
     """An ASGI application for the newest settings.
 
-    `build` makes the application for settings. A request keeps the application with which it began, so a reload loses
-    no request. Raises the exceptions of `build`.
+    `build` returns the application for given settings. A request keeps the application with which it began, so a reload
+    loses no request. Raises the exceptions of `build`.
     """
 
     def __init__(self, settings: Settings, build: Callable[[Settings], Application]) -> None:
@@ -39,7 +42,7 @@ class ReloadableApplication:
         await self._application(scope, receive, send)
 
     def reload_on(self, signals: "SimpleQueue[int]") -> None:
-        """Reload for each of the `signals`, in a thread of its own."""
+        """Start a thread that reloads the settings for each of the `signals`."""
 
         def work() -> None:
             while True:
@@ -60,7 +63,7 @@ class ReloadableApplication:
             settings, unused = reloaded(old, new)
             application = self._build(settings)
         except (ConfigurationError, OSError) as error:
-            text = "the configuration is not used, and the old settings stay: %s"
+            text = "the new configuration has an error, so the old settings stay: %s"
             log_event(logger, logging.ERROR, LogEvent.CONFIGURATION_REFUSED, text, error)
             return
         self._application, self._settings = application, settings
@@ -68,5 +71,5 @@ class ReloadableApplication:
         for warning in new.warnings:
             log_event(logger, logging.WARNING, LogEvent.CONFIGURATION_WARNING, "%s", warning)
         for name in unused:
-            text = "%s: %s has changed, but needs a restart; the old value stays"
+            text = "%s: %s has changed, but the old value stays until a restart"
             log_event(logger, logging.WARNING, LogEvent.CONFIGURATION_WARNING, text, path, name)

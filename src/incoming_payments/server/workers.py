@@ -20,12 +20,13 @@ logger = logging.getLogger(__name__)
 Work = Callable[[int, socket.socket, Callable[[], None]], int]
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
-_TICK_S: Final = 1.0  # seconds between two ticks: each tick replaces lost workers, so repeated crashes cost little
-_STOP_S_MAX: Final = SHUTDOWN_S_MAX + 5.0  # seconds for the workers to end their requests and to close the database
+# Seconds between two ticks. Lost workers are replaced only at a tick, so repeated crashes cost little.
+_TICK_S: Final = 1.0
+_STOP_S_MAX: Final = SHUTDOWN_S_MAX + 5.0  # seconds in which the workers must end their requests and close the database
 
 
 def hold_signals() -> None:
-    """Let signals wait for `run_workers`.
+    """Block signals until `run_workers` handles them.
 
     Call this function before you install the signal handlers that the workers inherit.
     """
@@ -35,18 +36,18 @@ def hold_signals() -> None:
 def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Callable[[], None]) -> int:
     """Run `work` in a process for each of `listeners` until a signal stops them, and return the exit status.
 
-    `work` gets the number of its worker (from 0), its listener, and a function. It must call the function once a
-    second, as a sign of life. `work` stops on SIGTERM, and returns the exit status of its process. `work` runs with the
+    `work` gets the number of its worker (from 0), its listener, and a heartbeat function. `work` must call this
+    function once a second. `work` stops on SIGTERM, and returns the exit status of its process. `work` runs with the
     signal handlers and open files of the caller. The caller must have no other threads. A single worker runs in the
     calling process, without a supervisor.
 
-    The calling process supervises the others:
+    The calling process supervises the workers:
 
-    - SIGTERM and SIGINT (Ctrl-C) stop all of them. The status is 0, or 1 if a worker is killed or fails meanwhile.
-      A worker that has not stopped after some 20 seconds is killed.
-    - SIGHUP calls `on_hangup`, so that later workers have the new settings, and goes to all workers.
+    - SIGTERM and SIGINT (Ctrl-C) stop all workers. The status is 0, or 1 if a worker is killed or fails meanwhile. A
+      worker that has not stopped after some 20 seconds is killed.
+    - SIGHUP calls `on_hangup`, so that later workers have the new settings. All workers get the signal too.
     - A worker that a signal has killed, or that has ended with status 0, is replaced after a second.
-    - A worker without a sign of life for `limits.WORKER_SILENT_S_MAX` seconds is killed, and then replaced. The time
+    - A worker that sends no heartbeat for `limits.WORKER_SILENT_S_MAX` seconds is killed, and then replaced. The time
       for which the machine or the supervisor is suspended does not count.
     - A worker that ends with another status has already written the reason. The supervisor then stops all other
       workers, with status 1.
@@ -61,7 +62,7 @@ def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Calla
 
 
 class _Supervisor:
-    """Starts and replaces workers. Signals wait until `sigwait` takes them one by one, so none interrupts a step."""
+    """Starts and replaces workers. Signals wait until `sigwait` takes them one by one, so signals interrupt no step."""
 
     def __init__(self, listeners: Sequence[socket.socket], work: Work, on_hangup: Callable[[], None]) -> None:
         self._listeners = listeners
@@ -74,16 +75,16 @@ class _Supervisor:
         self._status = 0
         # A byte for each worker, in memory that all processes share. A worker sets its byte, and each tick clears it.
         self._beats = mmap.mmap(-1, len(listeners))
-        # For each worker, the number of ticks without a sign of life. A suspended supervisor has no ticks, so a
+        # For each worker, the number of ticks since its last heartbeat. A suspended supervisor has no ticks, so a
         # suspension does not count.
         self._silent = [0] * len(listeners)
-        # The write end closes when this process ends, also by SIGKILL.
+        # The write end closes when this process ends, even if SIGKILL ends it.
         self._read_end, self._write_end = os.pipe()
 
     def run(self) -> int:
         """Start the workers, and return the exit status when all of them have ended."""
         for ours in (signal.SIGCHLD, signal.SIGALRM):
-            signal.signal(ours, _do_nothing)  # `sigwait` would not receive a signal that is ignored
+            signal.signal(ours, _do_nothing)  # install a handler, because `sigwait` does not receive ignored signals
         for number in range(len(self._listeners)):
             self._start(number)
         _start_ticks()
@@ -92,13 +93,15 @@ class _Supervisor:
         return self._status
 
     def _start(self, number: int) -> None:
-        """Start the worker `number`, unless all are stopping."""
+        """Start the worker `number`, unless all workers are stopping."""
         if self._is_stopping:
             return
         try:
             pid = os.fork()
         except OSError as error:
-            text = "worker %d could not be started (%s), so the service stops: allow it more processes or memory"
+            text = (
+                "worker %d could not be started (%s), so the service stops: allow the service more processes or memory"
+            )
             log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, number, error.strerror)
             self._stop(status=1)
             return
@@ -111,7 +114,8 @@ class _Supervisor:
         own = self._listeners[number]
         for listener in self._listeners:
             if listener is not own:
-                # A worker that kept the other listeners would keep the port open after the others have ended.
+                # If a worker kept the listeners of the other workers, the port would stay open after those workers have
+                # ended.
                 listener.close()
         os.close(self._write_end)
         threading.Thread(target=_stop_at_end_of, args=[self._read_end], name="end-of-supervisor", daemon=True).start()
@@ -119,7 +123,7 @@ class _Supervisor:
             signal.signal(ours, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         status = self._work(number, own, partial(self._beats.__setitem__, number, 1))
-        hold_signals()  # a second SIGTERM, while Python ends, would kill this process
+        hold_signals()  # a second SIGTERM would kill this process while Python ends
         return status
 
     def _handle(self, number: int) -> None:
@@ -145,22 +149,25 @@ class _Supervisor:
             for pid, number in self._numbers.items():
                 self._listen_to(pid, number)
         elif time.monotonic() >= self._stop_by_s:
-            text = "workers %s have not stopped after %d seconds, so they are killed"
+            text = "workers %s have not stopped after %d seconds, so the service kills them"
             numbers = ", ".join(map(str, sorted(self._numbers.values())))
             log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, numbers, _STOP_S_MAX)
             self._signal(signal.SIGKILL)
 
     def _listen_to(self, pid: int, number: int) -> None:
-        """Kill each worker without a sign of life for too long. The supervisor then handles its end as usual."""
+        """Kill the worker if it has sent no heartbeat for too long.
+
+        The supervisor then handles the end of the worker as usual.
+        """
         self._silent[number] = 0 if self._beats[number] else self._silent[number] + 1
         self._beats[number] = 0
         if self._silent[number] == WORKER_SILENT_S_MAX:
-            text = "worker %d (process %d) is stopped or hangs: no sign of life for %d seconds, so it is killed"
+            text = "worker %d (process %d) has sent no heartbeat for %d seconds, so the service kills it"
             log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, number, pid, WORKER_SILENT_S_MAX)
             os.kill(pid, signal.SIGKILL)
 
     def _note_end(self, pid: int, number: int, status: int) -> None:
-        """Plan the replacement of an ended worker, or stop the others.
+        """Plan the replacement of an ended worker, or stop the other workers.
 
         `status` is negative if a signal ended the worker.
         """
@@ -185,15 +192,15 @@ class _Supervisor:
             self._signal(signal.SIGTERM)
             self._stop_by_s = time.monotonic() + _STOP_S_MAX
             for listener in self._listeners:
-                listener.close()  # when the workers close their copies too, the port accepts no connections
+                listener.close()  # the port accepts connections until the workers close their copies too
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._numbers:
-            os.kill(pid, number)  # until `waitpid`, a worker that has ended keeps its process id
+            os.kill(pid, number)  # safe, because a worker that has ended keeps its process id until `waitpid`
 
 
 def _start_ticks() -> None:
-    """Send SIGALRM to this process after each `_TICK_S` seconds from now on."""
+    """Send SIGALRM to this process every `_TICK_S` seconds."""
     signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
 
 

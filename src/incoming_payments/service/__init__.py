@@ -1,7 +1,7 @@
-"""The service: the one object that a host holds, with a method for each use case, sync or async.
+"""The service, which is the object that a host uses. It has a method for each use case, sync or async.
 
 `IncomingPayments` calls sync ports. `AsyncIncomingPayments` awaits its ports, and has the same methods as coroutines.
-Both run the same flows.
+Both classes run the same flows.
 """
 
 from incoming_payments.service._base import Endpoint

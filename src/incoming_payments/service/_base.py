@@ -1,4 +1,4 @@
-"""The base of the two services: their settings, their ports, and the endpoints that adapters answer with."""
+"""The common base of the two services, with their settings, their ports, and the endpoints for adapters."""
 
 import functools
 import time
@@ -33,10 +33,10 @@ _METHODS: Final[frozenset[str]] = frozenset(HTTPMethod)
 
 @frozen
 class Endpoint:
-    """How an adapter answers the requests to one path.
+    """The functions with which an adapter answers the requests to one path.
 
     `begin` checks a request without its body, and raises `HttpRefused` when no body could make the request acceptable.
-    `begin` returns a function that takes the body and returns a flow; pass the flow to `run` of the service. `failed`
+    `begin` returns a function that takes the body and returns a flow. Pass this flow to `run` of the service. `failed`
     returns the response for a request that failed with an unexpected exception. `body_bytes_max` is the size limit for
     the body.
     """
@@ -87,7 +87,10 @@ class Service(Generic[PortsT]):
         self._endpoints: Final[dict[str, Endpoint]] = {}
         if packets is not None:
             if receiver is None:
-                text = "packets= needs a receiver: pass Ports(methods=DerivedMethods(...)), or receiver=Receiver(...)"
+                text = (
+                    "packets= is given, but there is no receiver: pass Ports(methods=DerivedMethods(...)), or "
+                    "receiver=Receiver(...)"
+                )
                 raise ConfigurationError(text, setting="receiver")
             begin = functools.partial(self._begin_packets, packets, receiver)
             failed = functools.partial(internal_reject, receiver)
@@ -98,12 +101,12 @@ class Service(Generic[PortsT]):
         return self._endpoints.get(path, self._payments)
 
     def check_routes(self) -> None:
-        """Raise `ConfigurationError` unless the ports suffice for HTTP requests. Each new adapter calls this method."""
+        """Raise `ConfigurationError` if a port for HTTP requests is missing. Each new adapter calls this method."""
         needed = ["wallet_addresses", "introspector", "methods"]
         if self.policy.signature.nonce_required or not self.policy.allow_identical:
             needed.append("nonces")
         if missing := [name for name in needed if getattr(self.ports, name) is None]:
-            text = f"ports has no {' and no '.join(missing)}: pass each one, because requests of clients need it"
+            text = f"ports has no {' and no '.join(missing)}: pass these ports, because requests of clients need them"
             raise ConfigurationError(text, setting=missing[0])
 
     def answered(self, method: str, path: str, response: Response, begin_s: float) -> None:
@@ -152,14 +155,17 @@ def _check_clock(clock: Callable[[], datetime]) -> None:
     try:
         check_time(clock())
     except InvalidValue:
-        text = "clock must return the time in UTC with its time zone, as lambda: datetime.now(UTC) does"
+        text = "clock must return the time in UTC with its time zone: pass a function such as lambda: datetime.now(UTC)"
         raise ConfigurationError(text, setting="clock") from None
 
 
 def _check_receiver(receiver: DerivedMethods, methods: object) -> None:
-    """Raise `ConfigurationError` when `receiver` cannot read new addresses, and so would refuse their packets."""
+    """Raise `ConfigurationError` when `receiver` cannot decrypt new addresses, and so would refuse their packets."""
     if isinstance(methods, DerivedMethods) and (
         methods.prefix != receiver.prefix or methods.secrets[0] not in receiver.secrets
     ):
-        text = "the receiver of packets cannot read the addresses of ports.methods: give both the same DerivedMethods"
+        text = (
+            "the receiver of packets cannot decrypt the addresses of ports.methods: pass the same DerivedMethods "
+            "to both"
+        )
         raise ConfigurationError(text, setting="receiver")

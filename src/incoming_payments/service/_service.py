@@ -43,8 +43,8 @@ _NO_PAYMENT: Final = PaymentId("00000000-0000-0000-0000-000000000000")
 def _handle(service: Service[Any], request: Request) -> Flow[Response]:
     """Return the response to a request for Open Payments, or to an ILP packet if the service has `packets`.
 
-    A refusal is a response too. An exception, such as `PortMissing`, is never the fault of a client. Log it, and answer
-    with `endpoint(request.path).failed()`.
+    A refusal is also a response. A client can never cause an exception, such as `PortMissing`. Log an exception, and
+    answer with `endpoint(request.path).failed()`.
     """
     check(request, Request, "request", "pass Request(method, path, query, headers, body)")
     begin_s, endpoint = time.perf_counter(), service.endpoint(request.path)
@@ -71,11 +71,11 @@ def _create(
 ) -> Flow[IncomingPayment]:
     """Create a payment for the host's own app, and return it when it is durable.
 
-    The payment belongs to `client`, which is the client id of access tokens, or to the host if `client` is `None`.
-    Clients read a payment of the host in the public view, or with the right `read-all`. The URL for the payer is
+    The payment belongs to `client`, a client id as in access tokens, or to the host if `client` is `None`. Clients can
+    read a payment of the host in the public view, or with the right `read-all`. The URL for the payer is
     `service.policy.payment_url(payment.id)`. A repeated call with the same `idempotency_key` and the same arguments
     returns the payment of the first call, in the state of its creation. See `ServicePolicy.idempotency_key_s`.
-    `metadata` is stored as `json.dumps` writes it, so its keys become text.
+    `json.dumps` converts `metadata`, so the keys become text.
 
     Raises `WalletAddressNotFound`, `WalletAddressInactive`, `AssetMismatch`, `TermsRefused`, `IdempotencyKeyReused`,
     and `InvalidValue`, which names the wrong member.
@@ -95,7 +95,7 @@ def _create(
 
 
 def _get(service: Service[Any], payment: PaymentId | str) -> Flow[IncomingPayment]:
-    """Return the payment as it was last stored; `state_of(payment, now)` is its state. Raises `PaymentNotFound`."""
+    """Return the payment as last stored. Its state is `state_of(payment, now)`. Raises `PaymentNotFound`."""
     return (yield from LoadPayment(service.policy.payment_id(payment)))
 
 
@@ -113,12 +113,12 @@ def _list(
 ) -> Flow[PaymentPage]:
     """Return a page of the payments that meet every filter, the newest first.
 
-    `client` is a client id of access tokens, or `HOST` for the payments that the host created for itself. `state` is
+    `client` is a client id as in access tokens, or `HOST` for the payments that the host created for itself. `state` is
     the current state. The page has the `first` payments of the list, 20 by default and at most
-    100. With `cursor`, a payment of the list, it has the `first` payments after it, or the `last` payments before it. A
-    cursor stays valid when the state of its payment changes.
+    100. If `cursor` is given, which is a payment of the list, the page has the `first` payments after this payment, or
+    the `last` payments before it. A cursor stays valid when the state of its payment changes.
 
-    Every page takes the same time, however deep in the list. With a state, or with a client alone, a page can take
+    Every page takes the same time, however deep in the list. If a state or only a client is given, a page can take
     longer, because the store reads and skips the payments that do not match.
 
     Raises `CursorNotFound` for a cursor of another wallet address or client, and `InvalidValue`.
@@ -143,7 +143,7 @@ def _receive(service: Service[Any], payment: PaymentId | str, *, credit_id: str,
 
     `credit_id` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with
     the same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that
-    reaches or passes `incomingAmount` completes the payment. Raises the exceptions of `flows.receive.receive`.
+    reaches or exceeds `incomingAmount` completes the payment. Raises the exceptions of `flows.receive.receive`.
     """
     id = service.policy.payment_id(payment)
     return (yield from receive(id, credit_id=credit_id, amount=amount, clock=service.clock))
@@ -152,7 +152,7 @@ def _receive(service: Service[Any], payment: PaymentId | str, *, credit_id: str,
 def _receive_packet(service: Service[Any], packet: bytes, *, peer: Peer) -> Flow[bytes]:
     """Answer the ILP Prepare `packet` that `peer` sent. Return the encoded Fulfill or Reject.
 
-    It returns a Fulfill only after the money is credited durably. Raises `ConfigurationError` if the service has no
+    The method returns a Fulfill only after the credit is durable. Raises `ConfigurationError` if the service has no
     receiver.
     """
     check(packet, bytes, "packet", "pass the bytes of an ILP packet")
@@ -169,7 +169,7 @@ def _receive_packet(service: Service[Any], packet: bytes, *, peer: Peer) -> Flow
 
 
 def _complete(service: Service[Any], payment: PaymentId | str) -> Flow[IncomingPayment]:
-    """Close `payment`, so that it takes no more money, and return it. A completed payment does not change.
+    """Close `payment`, which then accepts no more money, and return it. A completed payment does not change.
 
     Raises `PaymentNotFound` and `PaymentExpired`.
     """
@@ -182,15 +182,16 @@ def _events(service: Service[Any], payment: PaymentId | str) -> Flow[Sequence[Ev
 
 
 def _announce_expired(service: Service[Any], *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[int]:
-    """Write the `expired` event of at most `limit` payments that have expired. Return how many payments were found.
+    """Write the `expired` event of at most `limit` payments that have expired. Return the number of payments found.
 
-    Call it periodically. Call it again at once when it returns `limit`, because more payments may have expired.
+    Call this method periodically. If the result is `limit`, call it again at once, because more payments may have
+    expired.
     """
     return (yield from announce_expired(service.clock(), limit=limit))
 
 
 def _is_ready(service: Service[Any]) -> Flow[bool]:
-    """Return whether the store answers, for a readiness check. The log names the failure.
+    """Return whether the store answers, for a readiness check. If not, the log shows the failure.
 
     The result does not depend on the authorization server, because packets and credits of the host need only the store.
     """
@@ -200,7 +201,13 @@ def _is_ready(service: Service[Any]) -> Flow[bool]:
         return True
     except Exception as error:  # noqa: BLE001 - it is logged
         if service.unready_lines.admits(logger, "failed readiness checks"):
-            log_event(logger, logging.ERROR, LogEvent.NOT_READY, "not ready, because the store failed", error=error)
+            log_event(
+                logger,
+                logging.ERROR,
+                LogEvent.NOT_READY,
+                "a readiness check failed, because the store failed",
+                error=error,
+            )
     return False
 
 
@@ -229,9 +236,9 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def _documented(call: C, method: Callable[..., Any]) -> C:
-    """Give `call` the docstring and the signature of `method`, and the answer of its flow as its return type."""
+    """Give `call` the docstring and the signature of `method`. The return type is the answer of the flow."""
     functools.update_wrapper(call, method)
-    # Python names both functions in its errors: for a wrong argument, and for a coroutine that is not awaited.
+    # Python shows these names in errors about a wrong argument or a coroutine that is not awaited.
     call.__name__ = call.__qualname__ = method.__qualname__ = method.__name__.removeprefix("_")
     signature = inspect.signature(method)
     call.__signature__ = signature.replace(return_annotation=get_args(signature.return_annotation)[-1])  # type: ignore[attr-defined]
@@ -244,13 +251,14 @@ def _documented(call: C, method: Callable[..., Any]) -> C:
 class IncomingPayments(Service[Ports]):
     """The incoming payment service, for a host with sync ports. A service is thread-safe if its ports are thread-safe.
 
-    `receiver` receives ILP packets. Without it, `ports.methods` is used if it is a `DerivedMethods`. `packets` has the
-    peers that send packets over HTTP, and the path for them. `clock` returns the time in UTC; change it only in tests.
-    `observer` gets the observations of `ports`. The argument `payment` of a method is the URL of a payment, in any
-    spelling, or its id. A process that only credits money needs no port but the store.
+    `receiver` receives ILP packets. If it is `None` and `ports.methods` is a `DerivedMethods`, the service makes a
+    receiver from `ports.methods`. `packets` has the peers that send packets over HTTP, and the path of their endpoint.
+    `clock` returns the time in UTC. Change `clock` only in tests. `observer` gets the observations of `ports`. The
+    argument `payment` of a method is the URL of a payment, in any spelling, or its id. A process that only credits
+    money needs only the store.
 
-    Raises `ConfigurationError` for an argument of a wrong type, for ports without a store, and for a receiver that
-    cannot read the addresses that `ports.methods` allocates.
+    Raises `ConfigurationError` when an argument has a wrong type, when there is no store, or when the receiver cannot
+    decrypt the addresses that `ports.methods` allocates.
 
     >>> from incoming_payments.flows.policy import ServicePolicy
     >>> from incoming_payments.stores.memory import MemoryStore
@@ -262,7 +270,7 @@ class IncomingPayments(Service[Ports]):
     _takes = (Ports,)
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a flow of your own with the ports of the service. See `flows.machinery.run.run`."""
+        """Run any flow with the ports of the service. See `flows.machinery.run.run`."""
         return run(flow, self.ports, reporter=self._reporter)
 
     handle = _sync(_handle)
@@ -278,12 +286,12 @@ class IncomingPayments(Service[Ports]):
 
 
 class AsyncIncomingPayments(Service[AsyncPorts | Ports]):
-    """`IncomingPayments` for a host on asyncio: its methods are coroutines, and each port is sync or async."""
+    """`IncomingPayments` for a host on asyncio. The methods are coroutines, and each port is sync or async."""
 
     _takes = (AsyncPorts, Ports)
 
     async def run(self, flow: Flow[T]) -> T:
-        """Run a flow of your own with the ports of the service. See `flows.machinery.run.arun`."""
+        """Run any flow with the ports of the service. See `flows.machinery.run.arun`."""
         return await arun(flow, self.ports, reporter=self._reporter)
 
     handle = _async(_handle)

@@ -17,7 +17,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 @define
 class _Usage:
-    """The quota usage of one client. At `full_at`, the whole quota is available again."""
+    """The quota usage of one client. The whole quota is available again at `full_at`."""
 
     full_at: datetime | None = None
     unpaid: dict[PaymentId, None] = field(factory=dict)
@@ -27,12 +27,13 @@ class _Usage:
 class MemoryQuotas:
     """A `Quotas` port in memory, for one process. Thread-safe. The counts are lost when the process ends.
 
-    - `requests_per_minute`: a client may send that many requests at once. Each request counts until its share of a
-      minute has passed, so the average rate is the same.
-    - `unpaid_payments`: a client may have that many payments that are neither paid nor completed nor expired.
-    - `clients`: how many clients are remembered. An additional client replaces the least recently active client.
+    - `requests_per_minute`: the average number of requests that a client may send in a minute. A client may also send
+      that many requests at once. Each request uses its share of a minute.
+    - `unpaid_payments`: the number of payments that a client may have that have received nothing, and are neither
+      completed nor expired.
+    - `clients`: the number of clients in memory. An additional client replaces the least recently active client.
 
-    `None` means no limit. Raises `ConfigurationError`.
+    `None` means no limit. Raises `ConfigurationError` for an invalid argument.
 
     >>> from incoming_payments.testing import NOW
     >>> quotas = MemoryQuotas(requests_per_minute=2)
@@ -57,10 +58,10 @@ class MemoryQuotas:
                 raise ConfigurationError(f"{name} must be an integer from 1 to {most}, not {value!r}", setting=name)
 
     def admit(self, client: ClientId, now: datetime) -> float | None:
-        """Count a request, and return `None`, or the seconds until a request is admitted.
+        """Count a request and return `None`, or return the number of seconds until a request is admitted.
 
-        A refused request is not counted. The time from `now` to `full_at` measures the used quota: each request adds
-        its share of a minute.
+        A refused request is not counted. The time from `now` to `full_at` shows the used quota, because each request
+        adds its share of a minute.
         """
         if self.requests_per_minute is None:
             return None

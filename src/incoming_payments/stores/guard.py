@@ -20,7 +20,7 @@ def check_insert(decision: Decision[IncomingPayment]) -> IncomingPayment:
     if payment is None or decision.credit is not None or payment.received.value != 0:
         raise BrokenDecision("a creation must store a payment that has received nothing, and no credit")
     if decision.keyed is not None and decision.keyed.payment != payment.id:
-        raise BrokenDecision("the record of the idempotency key must name the payment that is stored with it")
+        raise BrokenDecision("the record of the idempotency key must name the payment of the same decision")
     _check_events(decision.events, payment, seen=0)
     return payment
 
@@ -46,7 +46,7 @@ def check_update(
         raise BrokenDecision("updatedAt cannot move backwards")
     if old.closed_at not in (None, new.closed_at) or old.expiry_announced_at not in (None, new.expiry_announced_at):
         raise BrokenDecision(
-            "a decision must not change closed_at or expiry_announced_at once it is set: keep the stored value"
+            "a decision must not change a closed_at or expiry_announced_at that is set: keep the stored value"
         )
     _check_events(decision.events, after, seen=old.version)
     _check_credit(decision, before, after, None if earlier is not None else credit_id)
@@ -56,8 +56,8 @@ def check_update(
 def sweep_at(payment: IncomingPayment) -> datetime | None:
     """Return the time after which the sweep must announce the expiry of `payment`, or `None` if it never expires.
 
-    A completed payment does not expire. If the sweep included completed payments, every sweep would find the same
-    payments again, and might not reach the others.
+    Completed payments do not expire. If the sweep included completed payments, every sweep would find the same payments
+    again, and might not reach the others.
     """
     at = payment.expires_at
     if at is None or payment.expiry_announced_at is not None or is_completed(payment):
@@ -85,13 +85,13 @@ def check_nonce_time(until: datetime, removed_until: datetime | None, now: datet
     """
     if removed_until is not None and until <= removed_until:
         raise ClockBehind(
-            f"at {now} a nonce cannot be checked, because a clock that was ahead has removed the nonces of this time: "
-            f"correct the clocks, and nonces are accepted again after {removed_until}"
+            f"at {now} a nonce cannot be checked, because a process whose clock was ahead has removed the "
+            f"nonces of this time: correct the clocks, and the store accepts nonces again after {removed_until}"
         )
 
 
 def _read(decision: Decision[Any]) -> IncomingPayment | None:
-    if not isinstance(decision, Decision):  # a host without a type checker may return anything
+    if not isinstance(decision, Decision):  # a host that uses no type checker may return a wrong type
         raise BrokenDecision(f"decide must return a Decision, not {type(decision).__name__}")
     return decision.payment
 
@@ -108,7 +108,7 @@ def _check_events(events: tuple[Event, ...], after: IncomingPayment, *, seen: in
 def _check_credit(
     decision: Decision[Any], before: IncomingPayment, after: IncomingPayment, free: CreditId | None
 ) -> None:
-    """Raise `BrokenDecision` unless `after` and the events fit the credit, which must have the unused id `free`."""
+    """Raise `BrokenDecision` unless `after` and the events fit the credit. Its id must be the unused id `free`."""
     credit, old, new = decision.credit, before.progress, after.progress
     credited = [event.credit_id for event in decision.events if event.kind is EventKind.CREDITED]
     if credited != ([] if credit is None else [credit.id]):

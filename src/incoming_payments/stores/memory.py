@@ -95,7 +95,7 @@ class MemoryStore:
         while self._keys_by_end and self._keys_by_end[0][0] < now:
             until, key = self._keys_by_end[0]
             creation = self._rows.get(key)
-            if creation is not None and creation.until == until:  # if they differ, the key has a newer record
+            if creation is not None and creation.until == until:  # if the times differ, the key has a newer record
                 del self._rows[key]
             heapq.heappop(self._keys_by_end)
 
@@ -122,9 +122,10 @@ class MemoryStore:
 
 
 class MemoryNonces:
-    """A `Nonces` port in a dictionary, for one process. It shares nothing with other processes. Thread-safe.
+    """A `Nonces` port in a dictionary, for one process. Thread-safe.
 
-    It holds `capacity` keys, and raises `StoreUnavailable` for more. Raises `InvalidValue` for a capacity below one.
+    The port holds `capacity` keys, and raises `StoreUnavailable` for a further key. Raises `InvalidValue` for a
+    capacity below one.
 
     >>> from datetime import timedelta
     >>> from incoming_payments.testing import NOW
@@ -138,7 +139,7 @@ class MemoryNonces:
         self._lock = threading.Lock()
         self._used: dict[str, datetime] = {}
         self._by_end: list[tuple[datetime, str]] = []
-        self._removed_until: datetime | None = None  # keys that expired by this time may have been removed
+        self._removed_until: datetime | None = None  # the latest end of a removed key
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
         """Return whether `key` is used for the first time.
@@ -149,7 +150,7 @@ class MemoryNonces:
             self._remove_ended(now)
             if key in self._used or until < now:
                 return False
-            # A call may have an earlier `now` than the previous call, which may have removed this key.
+            # An earlier call with a later `now` may have removed this key.
             guard.check_nonce_time(until, self._removed_until, now)
             guard.check_nonce_capacity(len(self._used), self._capacity)
             # Keep this order. In the other order, a KeyboardInterrupt between the two lines could leave a key in memory
@@ -162,6 +163,6 @@ class MemoryNonces:
         while self._by_end and self._by_end[0][0] < now:
             until, key = self._by_end[0]
             self._removed_until = until
-            if self._used.get(key) == until:  # if false, an interrupt has left the key unused
+            if self._used.get(key) == until:  # if the times differ, an interrupt has left the key unused
                 del self._used[key]
             heapq.heappop(self._by_end)

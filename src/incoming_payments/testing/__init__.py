@@ -2,7 +2,8 @@
 
 The submodules contain contract suites for stores (`contract`) and for nonces (`nonces`), a kit that kills processes
 with an open store (`crash`), a STREAM sender (`sender`), and a simulation of the whole service over a store
-(`simulation`). `contract` needs pytest and Hypothesis, and `nonces` needs pytest; all others need only the library.
+(`simulation`). `contract` needs pytest and Hypothesis, and `nonces` needs pytest. The other modules need only the
+library.
 """
 
 from incoming_payments.testing.clock import FakeClock

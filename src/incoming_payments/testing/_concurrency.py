@@ -27,15 +27,15 @@ class ConcurrencyContract(StoreHooks):
     """The tests that call a store from several threads at once."""
 
     def test_concurrent_credits_are_credited_once(self, store: PaymentStore) -> None:
-        """Each caller sends the same credits in another order. All callers get the same answers."""
+        """All callers send the same credits in different orders, and get the same answers."""
         credit_at_once([store] * self.threads)
 
     def test_concurrent_updates_decide_one_after_the_other(self, store: PaymentStore) -> None:
-        """`decide` runs while the store holds the lock on the payment. See `check_lock`."""
+        """`decide` runs while the store holds the lock on the payment (see `check_lock`)."""
         check_lock(store, store)
 
     def test_concurrent_credits_complete_a_payment_once(self, store: PaymentStore) -> None:
-        """Credits are accepted until the payment is full. One credit completes it, and the others are refused."""
+        """One of the credits completes the payment, and later credits are refused."""
         id = create(store, a_creation(limit=50))
 
         def caller(number: int) -> list[Credit]:
@@ -55,11 +55,11 @@ class ConcurrencyContract(StoreHooks):
         check_credits(store, id, credits.values())
 
     def test_of_concurrent_inserts_with_one_id_one_succeeds(self, store: PaymentStore) -> None:
-        """The store contains the payment of the successful insert."""
+        """One insert succeeds, and the store contains its payment."""
         insert_at_once([store] * self.threads)
 
     def test_concurrent_callers_get_their_own_results(self, store: PaymentStore) -> None:
-        """Each caller credits a payment of its own, and also gets the errors for its own wrong calls."""
+        """Each caller credits its own payment, and gets only the errors of its own wrong calls."""
 
         def caller(number: int) -> PaymentId:
             id = create(store, a_creation(limit=UINT64_MAX))

@@ -1,4 +1,4 @@
-"""The processes of the crash kit: a parent, which imports the library once, and the workers that it forks."""
+"""The processes of the crash kit. The parent imports the library once, and forks the workers."""
 
 import os
 import signal
@@ -36,14 +36,14 @@ class Worker:
 
 
 class Parent:
-    """The process that forks the workers. A fork takes some milliseconds, and the import of the library much longer."""
+    """The process that forks the workers. A fork is much faster than an import of the library."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
 
     @contextmanager
     def worker(self, plan: Plan, silence_s: float) -> Iterator[Worker]:
-        """Fork a worker. Reading its reports raises `TimeoutError` after `silence_s` seconds without a report."""
+        """Fork a worker. Its iterator of reports raises `TimeoutError` after `silence_s` seconds of silence."""
         channel, other = socket.socketpair()
         with channel, channel.makefile("rb") as lines:
             channel.settimeout(silence_s)

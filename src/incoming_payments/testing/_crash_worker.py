@@ -1,7 +1,9 @@
-"""The worker processes of the crash kit. A worker inserts payments, or credits one, until it is killed or has finished.
+"""The worker processes of the crash kit.
 
-The kit reads the reports of a worker: a line of JSON before each step, and one after the store has answered. The worker
-can end itself at a chosen call of the store's code, because the interpreter reports each call to it.
+A worker inserts payments, or credits a payment, until it is killed or has finished.
+
+The kit reads the reports of a worker. A report is a line of JSON before each step, and after each answer of the store.
+The interpreter reports each call of the store's code to the worker, so the worker can end itself at a chosen call.
 """
 
 import importlib
@@ -39,7 +41,7 @@ from incoming_payments.testing.steps import persistently
 from incoming_payments.testing.values import NOW, a_creation, crediting
 
 WATCHED: Final = 2  # the step at which a worker ends itself, after the store has opened its connections
-AFTER_ANSWER: Final = -1  # the moment at which the store has just answered, before the worker can report that
+AFTER_ANSWER: Final = -1  # the moment when the store has just answered, before the worker can report the answer
 _MOMENTS_MAX: Final = 64
 _VALUE_MAX: Final = 1000
 _REQUEST_BYTES_MAX: Final = 65536
@@ -50,9 +52,9 @@ class Plan:
     """The task of one worker.
 
     The worker opens a store by `factory(argument)`, and credits `payment` with credit ids that begin with `name`.
-    Without `payment`, it inserts payments; with `key`, each insert has an idempotency key that begins with `key`. In
-    the step `WATCHED`, the worker ends itself at `moment`, which is the number of a call or `AFTER_ANSWER`. See
-    `Calls`.
+    If `payment` is `None`, the worker inserts payments. If `key` is set too, each insert has an idempotency key that
+    begins with `key`. In the step `WATCHED`, the worker ends itself at `moment`, which is the number of a call or
+    `AFTER_ANSWER`. See `Calls`.
     """
 
     factory: str
@@ -71,7 +73,7 @@ class Plan:
 
 
 def open_store(factory: str, argument: str) -> PaymentStore:
-    """Return `factory(argument)`. `factory` is the name of a callable: `module:callable`."""
+    """Return `factory(argument)`. `factory` is the name of a callable, in the form `module:callable`."""
     module, separator, path = factory.partition(":")
     if not separator:
         raise ValueError(f"factory must be written as module:callable, not {factory!r}")
@@ -82,7 +84,7 @@ def open_store(factory: str, argument: str) -> PaymentStore:
 class Calls:
     """The calls and returns of an update from its decision until its answer, or of a whole insert, in all threads.
 
-    At the call or return with the number `end_at`, it calls `end`, which ends the process.
+    The call or return with the number `end_at` calls `end`, which ends the process.
     """
 
     def __init__(self, end_at: int | None, end: Callable[[], object]) -> None:
@@ -114,7 +116,7 @@ class Calls:
     def slowest(self) -> list[int]:
         """Return the numbers that directly follow the longest gaps, longest first.
 
-        A call that takes long has read, written or committed. The worst time for a crash is directly after such a call.
+        A slow call has read, written or committed data. The worst time for a crash is directly after such a call.
         """
         times = self._times
         gaps = sorted(((end - begin, number) for number, (begin, end) in enumerate(pairwise(times), 2)))
@@ -146,7 +148,7 @@ def work(plan: Plan, report: Callable[..., None], begin: Callable[[], object], e
                 first = None
                 report("sent", created.answer.id, value)
                 watch()
-                with suppress(PaymentExists):  # the call was repeated after its answer was lost
+                with suppress(PaymentExists):  # the payment exists because the answer of an earlier call was lost
                     first = persistently(partial(store.insert, created))
                 finish()
                 report("answered", created.answer.id if first is None else first.payment, value)
@@ -172,11 +174,11 @@ def _then(decide: Decide[Credit], call: Callable[[], object]) -> Decide[Credit]:
 
 
 def main() -> None:
-    """Run the parent of the workers. The argument is the number of a socket, and the kit sends requests through it.
+    """Run the parent of the workers. The argument is the number of the socket on which the kit sends requests.
 
-    A request with a plan and a channel starts a worker, and the reply is its process id. A request with a process id
-    waits for the end of that worker, and the reply is its status. The kit can kill a worker safely before that request,
-    because the system does not reuse the process id yet.
+    A request with a plan and a channel starts a worker. The reply is the process id of the worker. A request with a
+    process id waits for the end of that worker, and the reply is the status of the worker. Before that request, the kit
+    can kill the worker safely, because the system does not reuse the process id yet.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     while True:

@@ -1,7 +1,7 @@
-"""The guarantee of a payment store to refuse wrong decisions by the checks of `stores.guard`.
+"""The guarantee of a payment store that it refuses wrong decisions, with the checks of `stores.guard`.
 
-This is a part of `StoreContract`. A host may write its own decisions. A store without these checks would credit money
-that a faulty decision invents.
+This is a part of `StoreContract`. A host may write its own decisions. If a store did not make these checks, a faulty
+decision could credit money that does not exist.
 """
 
 # ruff: noqa: S101 - a test suite asserts
@@ -59,7 +59,7 @@ def _with_other_terms(_: IncomingPayment, right: Decision[Credit]) -> Any:
 
 _WRONG_UPDATES: Final[dict[str, _Change]] = {
     "a total without a credit": _without_credit,
-    "a credit of less than the total": _with_another_total,
+    "a credit of less than the increase of the total": _with_another_total,
     "a credit without an event": lambda _, right: evolve(right, events=()),
     "an event without a credit": lambda _, right: evolve(right, credit=None),
     "events without a payment": lambda _, right: evolve(right, payment=None),
@@ -90,7 +90,7 @@ class GuardContract(StoreHooks):
 
     @pytest.mark.parametrize("change", [pytest.param(change, id=name) for name, change in _WRONG_UPDATES.items()])
     def test_a_wrong_update_is_refused(self, store: PaymentStore, change: _Change) -> None:
-        """`update` raises `BrokenDecision`: call `guard.check_update` before you write. Nothing is stored."""
+        """`update` raises `BrokenDecision` and stores nothing. To pass, call `guard.check_update` before you write."""
         id = create(store)
         credit(store, id, "wire-0", 1, NOW + timedelta(seconds=2))
         before = store.load(id), list(store.events(id))
@@ -105,7 +105,7 @@ class GuardContract(StoreHooks):
         assert credit(store, id, _ID, 5).received.value == 6
 
     def test_a_second_credit_under_one_id_is_refused(self, store: PaymentStore) -> None:
-        """A decision that ignores the earlier credit raises `BrokenDecision`: pass that credit to `check_update`."""
+        """A decision that ignores the earlier credit raises `BrokenDecision`. Pass that credit to `check_update`."""
         id = create(store)
         first = credit(store, id, _ID, 300)
         before = store.load(id), list(store.events(id))
@@ -121,7 +121,7 @@ class GuardContract(StoreHooks):
 
     @pytest.mark.parametrize("decision", [pytest.param(wrong, id=name) for name, wrong in _WRONG_INSERTS.items()])
     def test_a_wrong_insert_is_refused(self, store: PaymentStore, decision: Decision[IncomingPayment]) -> None:
-        """`insert` raises `BrokenDecision`: call `guard.check_insert` before you write. Nothing is stored."""
+        """`insert` raises `BrokenDecision` and stores nothing. To pass, call `guard.check_insert` before you write."""
         with pytest.raises(BrokenDecision):
             store.insert(decision)
 

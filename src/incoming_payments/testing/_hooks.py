@@ -1,4 +1,4 @@
-"""The hooks of `StoreContract`: the methods that a store's author overrides, and the stores that the tests get."""
+"""The hooks of `StoreContract`, which the author of a store overrides, and the fixtures that yield stores."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,33 +12,35 @@ from incoming_payments.ports import PaymentStore
 class StoreHooks:
     """The methods and settings that a subclass of `StoreContract` may override."""
 
-    memory_only = False  # set this to True for a store that keeps its data in one object
-    threads = 8  # concurrent callers
+    memory_only = False  # whether the store keeps its data in one object, which no other store can open
+    threads = 8  # the number of concurrent callers
 
     def make_store(self, directory: Path) -> PaymentStore:
         """Return an empty store. `directory` is empty, and no other store uses it."""
-        raise NotImplementedError("make_store: override it in your test class, and return the store to test")
+        raise NotImplementedError(
+            "make_store is missing: override make_store in your test class, and return the store to test"
+        )
 
     def open_again(self, store: PaymentStore, directory: Path) -> PaymentStore:
-        """Return a new store on the data of `store`, as another process would open it.
+        """Return a new store on the data of `store`, like a store that another process opens.
 
         `store` is the result of `make_store(directory)`. The new store must share no connection, lock or cache with
         `store`.
         """
         raise NotImplementedError(
-            "open_again: override it in your test class, and open the data of `store` again, as another process would; "
-            "if the data belongs to one object, set memory_only = True"
+            "open_again is missing: override open_again in your test class, and open the data of `store` "
+            "again, as another process would. If the data belongs to one object, set memory_only = True"
         )
 
     def break_store(self, store: PaymentStore, directory: Path) -> None:
-        """End the database connections of `store` from outside, as a restart of the database server would.
+        """End the database connections of `store` from outside, like a restart of the database server.
 
-        The tests call this between two calls of the store, and while the store runs a decision. The new store of
+        The tests call this method between two calls of the store, and while the store runs a decision. The new store of
         `open_again` must work afterwards.
         """
         raise NotImplementedError(
-            "break_store: override it in your test class, and end the database connections of `store` from outside; "
-            "if the store has none, call pytest.skip with the reason"
+            "break_store is missing: override break_store in your test class, and end the database "
+            "connections of `store` from outside. If the store has no connections, call pytest.skip with the reason"
         )
 
     def close_store(self, store: PaymentStore) -> None:
@@ -65,7 +67,7 @@ class StoreHooks:
 
     @contextmanager
     def opened_again(self, store: PaymentStore, directory: Path) -> Iterator[PaymentStore]:
-        """Yield the store of `open_again`, and close it. Skip the test when the store is `memory_only`."""
+        """Yield the store of `open_again`, and close it later. Skip the test when the store is `memory_only`."""
         if self.memory_only:
             pytest.skip("memory_only: no second object, and no other process, can open the data of this store")
         other = self.open_again(store, directory)

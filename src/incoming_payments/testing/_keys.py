@@ -26,7 +26,7 @@ class IdempotencyContract(StoreHooks):
     """The tests of `insert` with an idempotency key, and of `find_creation`."""
 
     def test_find_creation_returns_the_record_of_a_key(self, store: PaymentStore) -> None:
-        """Each member is equal, and the payment is stored with its events. Another key has no record."""
+        """The record has the values that were stored, and another key has no record."""
         created = a_creation(limit=100, key="order-1", fingerprint="0123456789abcdef" * 4)
 
         assert store.insert(created) is None
@@ -42,7 +42,7 @@ class IdempotencyContract(StoreHooks):
         assert created_under(store, "order-1") is None
 
     def test_a_repeated_key_stores_nothing(self, store: PaymentStore) -> None:
-        """`insert` returns the first record, also for another fingerprint, and does not store the second payment."""
+        """`insert` returns the first record, even for another fingerprint, and does not store the second payment."""
         first = a_creation(limit=100, key="order-1")
         store.insert(first)
 
@@ -57,7 +57,7 @@ class IdempotencyContract(StoreHooks):
         assert tuple(store.events(first.answer.id)) == first.events
 
     def test_a_key_belongs_to_one_client(self, store: PaymentStore) -> None:
-        """Two clients, and the host, can use the same key for payments of their own."""
+        """Two clients and the host can use the same key for their own payments."""
         clients = [client_id("https://shop.example/"), client_id("https://shop.example"), HOST]
         created = [a_creation(client=client, key="order-1") for client in clients]
 
@@ -87,7 +87,7 @@ class IdempotencyContract(StoreHooks):
         assert [created_under(store, key) for key in (one, another)] == [each.keyed for each in created]
 
     def test_a_key_that_has_ended_can_be_used_again(self, store: PaymentStore) -> None:
-        """A record is valid until its `until` has passed. After that, the key creates another payment."""
+        """When the `until` of the record has passed, the key creates another payment."""
         first = a_creation(key="order-1", kept_s=_KEPT_S)
         store.insert(first)
 
@@ -102,7 +102,7 @@ class IdempotencyContract(StoreHooks):
         assert store.load(second.answer.id) == second.answer
 
     def test_an_old_key_does_not_remove_a_newer_one(self, store: PaymentStore) -> None:
-        """Each insert may remove a few expired records. All other records stay until they expire."""
+        """An insert may remove expired records, but no other records."""
         for number in range(10):
             store.insert(a_creation(key=f"short-{number}", kept_s=1))
         long = [a_creation(key=f"long-{number}", kept_s=3600) for number in range(3)]
@@ -142,7 +142,7 @@ class IdempotencyContract(StoreHooks):
         assert other.insert(a_creation(key="order-1")) == created.keyed
 
     def test_of_inserts_under_one_key_in_two_stores_one_creates(self, store: PaymentStore, other: PaymentStore) -> None:
-        """A mutex in each process does not prevent two payments, but a unique key in the database does."""
+        """A mutex in each process does not prevent two payments. Use a unique key in the database."""
         create_at_once([store, other] * (self.threads // 2))
 
     def test_a_reader_sees_a_key_with_its_payment(self, store: PaymentStore, other: PaymentStore) -> None:

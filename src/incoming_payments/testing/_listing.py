@@ -39,7 +39,7 @@ class ListingContract(StoreHooks):
         assert sorted(ids, reverse=True) == _ids(store) == _walk(store, limit=1)
 
     def test_a_page_begins_beside_its_place(self, store: PaymentStore) -> None:
-        """The page holds the nearest payments on one side, and not the payment of the place itself."""
+        """The page has the nearest payments on one side, without the payment of the place itself."""
         ids = [create(store, a_creation(now=NOW + number * _SECOND)) for number in range(6)][::-1]
         place = Place.of(store.load(ids[3]))
         assert ids[4:] == _ids(store, older_than=place)
@@ -48,8 +48,7 @@ class ListingContract(StoreHooks):
         assert ids[1:3] == _ids(store, newer_than=place, limit=2)
 
     def test_new_payments_do_not_move_the_pages(self, store: PaymentStore) -> None:
-        """While a reader goes from page to page, payments enter the list before and after its page. The pages have each
-        earlier payment once."""
+        """New payments that enter the list during the reading of its pages make no page skip or repeat a payment."""
         ids = [create(store, a_creation(now=NOW + number * _SECOND)) for number in range(10)][::-1]
         late = iter([timedelta(hours=hours) for hours in (1, -1, 2, -2)])
 
@@ -63,7 +62,7 @@ class ListingContract(StoreHooks):
         assert len(set(walked)) == len(walked)
 
     def test_lists_are_of_one_wallet_address_and_one_client(self, store: PaymentStore) -> None:
-        """The store compares wallet address and client exactly, alone and together. The host itself is a client too."""
+        """The store compares wallet address and client exactly, alone and together. The host counts as a client."""
         wallets = (_ALICE, _BOB, a_wallet_address("https://bank.example/Alice"))
         clients = (client_id("https://shop.example/"), client_id("https://shop.example/b"), HOST)
         ids = {
@@ -87,7 +86,7 @@ class ListingContract(StoreHooks):
             )
 
     def test_lists_are_of_one_state(self, store: PaymentStore) -> None:
-        """A list in a state has exactly the payments that `state_of` finds in it at that time."""
+        """A list of a state has exactly the payments for which `state_of` returns that state."""
         payments = _in_all_states(store)
         for now in (NOW, NOW + 10 * _SECOND, NOW + timedelta(seconds=10, microseconds=1), NOW + timedelta(days=1)):
             for state in State:
@@ -95,7 +94,7 @@ class ListingContract(StoreHooks):
                 assert expected == _ids(store, state=state, now=now) == _walk(store, limit=1, state=state, now=now)
 
     def test_lists_are_of_one_time_of_creation(self, store: PaymentStore) -> None:
-        """The first time is inclusive, the second time is exclusive. A place outside of these times bounds nothing."""
+        """The first time is inclusive, and the second time is exclusive. A place outside has no effect."""
         ids = [create(store, a_creation(now=NOW + number * _SECOND)) for number in range(6)]
         places = [None, *(Place.of(store.load(id)) for id in ids)]
         payments = [store.load(id) for id in ids]
@@ -115,7 +114,7 @@ class ListingContract(StoreHooks):
 
 
 def _in_all_states(store: PaymentStore) -> list[IncomingPayment]:
-    """Store payments in every state, near its boundaries, and return them, the newest first."""
+    """Store payments in every state, near the boundaries of the state, and return them, the newest first."""
     for number, (limit, received, expires_in_s) in enumerate(
         product([None, 9, 10, 100, UINT64_MAX], [0, 9, 10, 99, 100, UINT64_MAX], [None, 10])
     ):

@@ -1,7 +1,7 @@
-"""The guarantees of a payment store for several processes, and while its database fails.
+"""The guarantees of a payment store for several processes, and for a database that fails.
 
-This is a part of `StoreContract`. A second store on the same data stands for another process. Locks and caches that
-belong to a process do not reach it.
+This is a part of `StoreContract`. A second store on the same data represents another process. Locks and caches of one
+process have no effect on it.
 """
 
 # ruff: noqa: S101 - a test suite asserts
@@ -35,7 +35,7 @@ from incoming_payments.testing.steps import (
 )
 from incoming_payments.testing.values import NOW, a_creation, crediting
 
-_RIVAL_S: Final = 1.0  # a broken transaction may keep its lock until its decision returns
+_RIVAL_S: Final = 1.0  # seconds to wait, because a broken transaction may keep its lock until its decision returns
 _LATE: Final = NOW + timedelta(days=1)
 
 
@@ -64,7 +64,7 @@ class SharingContract(StoreHooks):
         assert list(store.find_expired(_LATE, 10)) == []
 
     def test_stores_credit_one_payment_at_the_same_time(self, store: PaymentStore, other: PaymentStore) -> None:
-        """No credit is lost or doubled. A mutex in each process is not enough, but a lock in the database is."""
+        """No credit is lost or doubled. A mutex in each process is not enough. Use a lock in the database."""
         credit_at_once([store, other] * (self.threads // 2))
 
     def test_of_inserts_through_two_stores_one_succeeds(self, store: PaymentStore, other: PaymentStore) -> None:
@@ -72,7 +72,7 @@ class SharingContract(StoreHooks):
         insert_at_once([store, other] * (self.threads // 2))
 
     def test_a_decision_in_one_store_holds_up_the_other(self, store: PaymentStore, other: PaymentStore) -> None:
-        """`decide` runs while the database holds the lock on the payment. See `check_lock`."""
+        """`decide` runs while the database holds the lock on the payment (see `check_lock`)."""
         check_lock(store, other)
         check_lock(other, store)
 
@@ -108,7 +108,7 @@ class SharingContract(StoreHooks):
             _attempt(call)
 
     def test_a_broken_connection_raises_store_errors(self, store: PaymentStore, tmp_path: Path) -> None:
-        """The driver's exceptions become a `StoreError`, and the store works again after `StoreUnavailable`."""
+        """The store turns the driver's exceptions into a `StoreError`, and works again after `StoreUnavailable`."""
         with self.opened_again(store, tmp_path) as other:
             id = create(other)
         for call in _calls(store, id):

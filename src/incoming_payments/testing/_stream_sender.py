@@ -1,6 +1,6 @@
-"""The rules of a STREAM sender, without I/O: the next packet to send, and the effect of a reply.
+"""The rules of a STREAM sender without I/O, which decide about the next packet and about the effect of a reply.
 
-The rules are RFC 29 of the Interledger RFCs. `testing.sender` sends the packets.
+The rules come from Interledger RFC 29. `testing.sender` sends the packets.
 """
 
 import base64
@@ -34,7 +34,7 @@ from incoming_payments.testing.replies import decode_reply, read_amounts
 LIFETIME_S: Final = 30.0  # the time from the creation of a packet to its expiry
 IN_FLIGHT: Final = 8  # the default limit on unanswered packets
 _BACKOFF_S: Final = 0.05  # the pause before the first retry of a packet; each further retry waits twice as long
-_STREAM: Final = 1  # RFC 29 §3.3: the first stream that a client opens
+_STREAM: Final = 1  # the first stream that a client opens (RFC 29 §3.3)
 
 
 @frozen
@@ -46,7 +46,7 @@ class Payee:
 
     @classmethod
     def of(cls, resource: Mapping[str, Any]) -> Self:
-        """Return the payee of an incoming payment from its JSON. Raise `InvalidValue` if it has no ilp method.
+        """Return the payee of an incoming payment from its JSON. Raise `InvalidValue` if the payment has no ilp method.
 
         >>> method = {"type": "ilp", "ilpAddress": "test.bank.abc", "sharedSecret": "AAAA"}
         >>> Payee.of({"id": "https://bank.example/incoming-payments/1", "methods": [method]})
@@ -57,13 +57,13 @@ class Payee:
                 secret = method["sharedSecret"]
                 return cls(method["ilpAddress"], base64.urlsafe_b64decode(secret + "=" * (-len(secret) % 4)))
         raise InvalidValue(
-            "methods contains no ilp method: the payment is completed or expired; create another one",
+            "methods contains no ilp method, because the payment is completed or expired: create another payment",
             member="methods",
         )
 
 
 class Ending(enum.Enum):
-    """The reason for which a sender has stopped."""
+    """The reason why a sender has stopped."""
 
     DONE = "done"  # the whole amount was fulfilled
     CLOSED = "closed"  # the payment is completed or expired
@@ -92,9 +92,9 @@ class SenderTotals:
     """The sender's totals for one payment, in minor units.
 
     `amount` is the amount to send. `sent` is the sum of all fulfilled packets, and `delivered` is the sum that the
-    receiver has reported for them. `packets` counts the fulfilled packets and `repeats` the retries. `unknown` is the
-    sum of the packets that were never answered. Each of these packets may have been credited or not. `ending` is `None`
-    until the sender stops; `reason` then explains it in words.
+    receiver has reported for these packets. `packets` counts the fulfilled packets and `repeats` the retries. `unknown`
+    is the sum of the packets that were never answered. The service may have credited these packets. `ending` is `None`
+    until the sender stops. Then `reason` explains the ending in words.
     """
 
     amount: int
@@ -109,7 +109,7 @@ class SenderTotals:
 
 @frozen
 class Packet:
-    """A Prepare to send now. A `probe` has a condition that no receiver can fulfil, so it moves no money."""
+    """A Prepare to send now. A `probe` has a condition that no receiver can fulfil, so a probe moves no money."""
 
     sequence: int
     prepare: Prepare
@@ -123,11 +123,11 @@ class Packet:
 
 
 class StreamSender:
-    """Sends `amount` minor units to `payee` in packets of at most `packet_max`, with `in_flight_max` in flight.
+    """A sender of `amount` minor units to `payee`. A packet has at most `packet_max` units.
 
-    The first packet is a probe of `probe` units, by default of the whole amount; its answer becomes the `quote`. The
-    sender ends with `TIMEOUT` if no packet is fulfilled for `patience_s` seconds. Time and randomness are arguments.
-    Raise `InvalidValue` if an argument is out of range.
+    At most `in_flight_max` packets are in flight. The first packet is a probe of `probe` units, by default of the whole
+    amount. The answer to the probe becomes the `quote`. The sender ends with `TIMEOUT` if no packet is fulfilled for
+    `patience_s` seconds. Time and randomness are arguments. Raise `InvalidValue` if an argument is out of range.
 
     >>> import os
     >>> from incoming_payments import DerivedMethods, Peer, Ports, Receiver
@@ -179,7 +179,7 @@ class StreamSender:
         self._progress_at = now
         self._sequence = 0
         self._unanswered: dict[int, Packet] = {}
-        self._retry_at: dict[int, datetime] = {}  # the lost packets, and when to retry them
+        self._retry_at: dict[int, datetime] = {}  # the lost packets, with the times of their retries
 
     @property
     def has_ended(self) -> bool:
@@ -192,7 +192,7 @@ class StreamSender:
         return min(self._retry_at.values(), default=None)
 
     def next(self, *, now: datetime, nonce: bytes) -> Packet | None:
-        """Return the packet to send at `now`, or `None` if there is none before the next answer or `resumes_at`.
+        """Return the packet to send at `now`, or `None` if the sender has to wait for an answer or for `resumes_at`.
 
         `nonce` is 12 random bytes. Never use the same bytes twice.
         """
@@ -207,20 +207,21 @@ class StreamSender:
         return self._money(amount, now, nonce) if amount else None
 
     def answered(self, packet: Packet, reply: bytes, *, now: datetime) -> None:
-        """Process the `reply` to a packet: the bytes of a Fulfill or a Reject. Treat other bytes as a lost packet."""
+        """Process the `reply` to a packet, the bytes of a Fulfill or a Reject. Other bytes count as a lost packet."""
         try:
             answer = decode_reply(reply)
         except MalformedPacket:
             self.lost(packet, now=now)
             return
-        # RFC 27: the fulfillment is the preimage of the condition. Other bytes do not prove a credit.
+        # The fulfillment is the preimage of the condition (RFC 27). Other bytes do not prove a credit.
         if isinstance(answer, Fulfill) and condition_of(answer.fulfillment) != packet.prepare.condition:
             self.lost(packet, now=now)
         elif (
             isinstance(answer, Reject) and answer.code[0] in "TR"
-        ):  # a temporary error or a timeout: a retry may succeed
+        ):  # after a temporary error or a timeout, a retry may succeed
             self.lost(packet, now=now, reason=_description(answer))
-        elif self._unanswered.pop(packet.sequence, None) is not None:  # if false, the answer is a repeat
+        # `None` means that the packet was already answered
+        elif self._unanswered.pop(packet.sequence, None) is not None:
             self._retry_at.pop(packet.sequence, None)
             if isinstance(answer, Fulfill):
                 self._fulfilled(packet, answer, now)
@@ -228,7 +229,7 @@ class StreamSender:
                 self._rejected(packet, answer, now)
 
     def lost(self, packet: Packet, *, now: datetime, reason: str = "") -> None:
-        """Process a missing answer. The packet may have been credited, so the same packet is sent again."""
+        """Process a missing answer. The service may have credited the packet, so the sender repeats the same packet."""
         if packet.sequence not in self._unanswered:
             return
         if now - self._progress_at < self._patience:
@@ -251,7 +252,7 @@ class StreamSender:
             self.totals = evolve(self.totals, unknown=self.totals.unknown + packet.prepare.amount)
 
     def _end(self, ending: Ending, reason: str = "") -> None:
-        """Stop, unless the sender has already stopped, because the first reason stays."""
+        """Stop, and keep the reason if the sender has already stopped."""
         if self.totals.ending is None:
             self.totals = evolve(self.totals, ending=ending, reason=reason)
 
@@ -285,13 +286,13 @@ class StreamSender:
             self._end(Ending.REFUSED, f"only {sealed.amount} of the {packet.prepare.amount} units of a packet arrived")
 
     def _shrink(self, packet: Packet, reject: Reject, now: datetime) -> None:
-        """Reduce the packet size in the ratio of the two amounts in F08, which may be in another asset."""
+        """Reduce the packet size by the ratio of the two amounts in F08, which may be in another asset."""
         sent = packet.prepare.amount
         try:
             received, maximum = read_amounts(reject.data)
         except MalformedPacket:
             received, maximum = 2, 1
-        # Without a usable ratio in F08, halve the size.
+        # If F08 has no usable ratio, halve the size.
         smaller = sent * maximum // received if maximum < received else sent // 2
         if smaller < 1:
             self._end(Ending.REFUSED, _description(reject))
@@ -315,7 +316,7 @@ class StreamSender:
             self._end(Ending.DONE)
 
     def _read(self, packet: Packet, reply: Fulfill | Reject) -> StreamPacket | None:
-        """Return the encrypted STREAM packet of `reply`, or `None` if it does not answer `packet`. RFC 29 §5.2."""
+        """Return the STREAM packet of `reply`, or `None` if the reply does not answer `packet` (RFC 29 §5.2)."""
         try:
             sealed = self._keys.open(reply.data)
         except MalformedPacket:
@@ -326,7 +327,7 @@ class StreamSender:
     # --- packets ---
 
     def _repeat(self, sequence: int, now: datetime) -> Packet:
-        """Return the packet with a later expiry. The receiver identifies it by its condition, which is the same."""
+        """Return the packet with a later expiry. The condition, which identifies the packet, stays the same."""
         del self._retry_at[sequence]
         before = self._unanswered[sequence]
         prepare = evolve(before.prepare, expires_at=now + timedelta(seconds=LIFETIME_S))
@@ -334,7 +335,7 @@ class StreamSender:
         return self._sent(evolve(before, prepare=prepare, tries=before.tries + 1))
 
     def _probe(self, now: datetime, nonce: bytes) -> Packet:
-        # The only known preimage is the nonce, and its 12 bytes are no fulfillment: a fulfillment has 32 bytes.
+        # The only known preimage is the nonce. The nonce is not a fulfillment, because it has 12 bytes instead of 32.
         unfulfillable = hashlib.sha256(nonce).digest()
         frames: list[Frame] = [ConnectionNewAddress(""), StreamMoney(_STREAM, 1)]
         return self._packet(self._probe_amount, frames, now, nonce, minimum=0, condition=unfulfillable)

@@ -1,4 +1,4 @@
-"""A small authorization server over real HTTP, for tests and demonstrations. It never belongs in production.
+"""A small authorization server over real HTTP, for tests and demonstrations. Never use it in production.
 
 ```
 with AuthorizationServer(issuer="http://127.0.0.1:9000") as server:
@@ -7,9 +7,9 @@ with AuthorizationServer(issuer="http://127.0.0.1:9000") as server:
     server.fail("delay", seconds=30)  # until server.fail(None)
 ```
 
-It also serves the key sets of clients: `{walletAddress}/jwks.json`. As a process, it carries out each line of its
-standard input, such as `{"do": "revoke", "token": "token"}`, and confirms it on its standard output: `python -m
-incoming_payments.testing.authorization_server --port 9000`.
+The server also serves the key sets of clients at `{walletAddress}/jwks.json`. As a process, the server executes each
+line of its standard input, such as `{"do": "revoke", "token": "token"}`, and writes a confirmation to its standard
+output: `python -m incoming_payments.testing.authorization_server --port 9000`.
 """
 
 import argparse
@@ -33,15 +33,16 @@ Fault = Literal["delay", "error", "garbage", "huge", "redirect", "close", "delay
 _PATH: Final = "/introspect"
 _EXAMPLE: Final = '{"do": "issue", "token": "T", "actions": ["create"], "jwk": {...}}'
 _HUGE_BYTES: Final = 5_000_000
-_COVERED: Final = ("@method", "@target-uri", "content-digest")  # RFC 9635 §7.3.1
+# the components that a signature must cover (RFC 9635 §7.3.1)
+_COVERED: Final = ("@method", "@target-uri", "content-digest")
 
 
 class AuthorizationServer:
     """An authorization server on loopback. Use it as a context manager, or call `start` and `stop`.
 
-    `port` 0 takes a free port. `dialect` is the form of its answers. `issuer` is the `iss` of its answers; the default
-    is its own URL. With `service_jwk`, an introspection request must be signed by this key. All methods are
-    thread-safe. `clock` returns the time that decides about expiry.
+    If `port` is 0, the server takes a free port. `dialect` is the form of the answers. `issuer` is the `iss` of the
+    answers, by default the URL of the server. If `service_jwk` is set, this key must sign each introspection request.
+    All methods are thread-safe. `clock` returns the time that decides about expiry.
     """
 
     def __init__(
@@ -99,8 +100,9 @@ class AuthorizationServer:
     ) -> None:
         """Make `token` active, with one access right.
 
-        `client` is the wallet address of the client. In the dialect `rafiki`, a token without `jwk` has the keys that
-        the client publishes: see `publish`. RFC 9767 §3.3 requires the `jwk`. `expires_s` is the lifetime in seconds.
+        `client` is the wallet address of the client. In the dialect `rafiki`, a token that has no `jwk` has the keys
+        that the client publishes (see `publish`). RFC 9767 §3.3 requires the `jwk`. `expires_s` is the lifetime in
+        seconds.
         """
         expires_at = None if expires_s is None else self._clock() + timedelta(seconds=expires_s)
         access = {"type": "incoming-payment", "actions": list(actions)}
@@ -118,11 +120,12 @@ class AuthorizationServer:
         return f"{self.base_url}/{name}"
 
     def fail(self, fault: Fault | None, *, seconds: float = 0.0) -> None:
-        """Make each later request fail as `fault` says. `None` ends the failures.
+        """Make each later request fail with `fault`. `None` ends the failures.
 
-        `delay` answers correctly after `seconds`, `error` answers 500, `garbage` answers no JSON, `huge` answers 5 MB,
-        `redirect` answers 307 to another path that would answer correctly, and `close` answers nothing. `delay_unknown`
-        answers correctly, but after `seconds` for a token that is not active.
+        For `delay`, the server answers correctly after `seconds`. For `error`, the status is 500. For `garbage`, the
+        answer is not JSON. For `huge`, the answer has 5 MB. For `redirect`, the server answers 307 to another path that
+        would answer correctly. For `close`, there is no answer. For `delay_unknown`, the server answers correctly, but
+        after `seconds` for a token that is not active.
         """
         if fault is not None and fault not in get_args(Fault):
             raise ValueError(f"fault must be one of {', '.join(get_args(Fault))}, not {fault!r}")
@@ -173,8 +176,7 @@ class AuthorizationServer:
         return True
 
     def _rfc9767(self, token: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of RFC 9767 §3.3. That answer has no member for the client, so the client is in
-        `instance_id`."""
+        """Return the answer of RFC 9767 §3.3, which names the client in `instance_id`."""
         answer = {"active": True, "iss": self._issuer, "access": [token["access"]]}
         if token["client"] is not None:
             answer["instance_id"] = token["client"]
@@ -198,9 +200,9 @@ class AuthorizationServer:
         return {"active": True, "grant": "a-grant", "access": [granted] if wanted else [], "client": client}
 
     def run(self, lines: Iterable[str]) -> Iterable[str]:
-        """Carry out each line, and yield the base URL and then a confirmation for each line.
+        """Yield the base URL, then execute each line and yield its confirmation.
 
-        Raises `ValueError` for a line that cannot be done.
+        Raises `ValueError` for a line that is not a valid command.
         """
         methods: dict[str, Callable[..., object]] = {
             "issue": self.issue,
@@ -215,7 +217,9 @@ class AuthorizationServer:
                 arguments = json.loads(line)
                 done = methods[arguments.pop("do")](**arguments)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise ValueError(f"{line.strip()!r} cannot be done: {error}; write lines such as {_EXAMPLE}") from error
+                raise ValueError(
+                    f"{line.strip()!r} is not a valid command ({error}): write lines such as {_EXAMPLE}"
+                ) from error
             yield json.dumps(done)
 
 
@@ -224,7 +228,7 @@ def _handler(server: AuthorizationServer) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        # Without this option, an answer in two parts may wait 40 ms for an acknowledgement.
+        # If this option is off, an answer in two parts may wait 40 ms for an acknowledgement.
         disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
@@ -245,30 +249,33 @@ def _handler(server: AuthorizationServer) -> type[BaseHTTPRequestHandler]:
         do_POST = do_GET  # noqa: N815 - the name that http.server calls
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Write no log: the requests are in `AuthorizationServer.requests`."""
+            """Write no log, because the requests are in `AuthorizationServer.requests`."""
 
         def handle(self) -> None:
             try:
                 super().handle()
-            except OSError:  # the client has gone, perhaps because the answer came too late
+            except OSError:  # the client has disconnected, perhaps because the answer came too late
                 self.close_connection = True
 
     return Handler
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run an authorization server that reads commands from standard input, until its end. Return the exit status."""
+    """Run an authorization server until the end of its standard input, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m incoming_payments.testing.authorization_server",
         description="Run an authorization server for tests on loopback. It reads commands from standard input.",
-        epilog=f"Each command is a line of JSON, such as {_EXAMPLE}. Others: revoke, publish, fail, requests.",
+        epilog=f"Each command is a line of JSON, such as {_EXAMPLE}. Other commands are revoke, publish, fail and "
+        "requests.",
     )
     parser.add_argument("--port", type=int, default=0, help="the port to listen on (default: a free port)")
     parser.add_argument(
         "--dialect", choices=get_args(Dialect), default="rfc9767", help="the form of the answers (default: rfc9767)"
     )
     parser.add_argument("--issuer", help="the iss of the answers (default: the URL of the server)")
-    parser.add_argument("--service-jwk", type=Path, help="a file with the public key that must sign introspections")
+    parser.add_argument(
+        "--service-jwk", type=Path, help="a file with the public key whose owner must sign introspection requests"
+    )
     options = parser.parse_args(arguments)
     try:
         jwk = None if options.service_jwk is None else json.loads(options.service_jwk.read_bytes())
@@ -281,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"authorization server: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130  # 128 + SIGINT, as shells report it
+        return 130  # 128 + SIGINT, as in shells
     return 0
 
 

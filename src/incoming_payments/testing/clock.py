@@ -1,4 +1,4 @@
-"""A clock for tests; its time changes only when the test advances it."""
+"""A clock for tests, whose time changes only when the test advances the clock."""
 
 from datetime import datetime, timedelta
 
@@ -6,7 +6,7 @@ from incoming_payments.testing.values import NOW
 
 
 class FakeClock:
-    """A clock that returns the same time, at first `now`, until `advance` changes it.
+    """A clock that returns `now` until `advance` changes the time.
 
     >>> clock = FakeClock()
     >>> clock.advance(1.5)

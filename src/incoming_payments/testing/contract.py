@@ -1,4 +1,4 @@
-"""The guarantees of a payment store, as a test suite for your own store. It needs pytest and Hypothesis.
+"""The guarantees of a payment store, as a test suite for your own store. The suite needs pytest and Hypothesis.
 
 ```python
 from incoming_payments.testing.contract import StoreContract
@@ -14,7 +14,7 @@ class TestMyStore(StoreContract):
         store.connection.close()
 ```
 
-The last two hooks test the store as several processes use it, and as its database fails. A store whose data belongs to
+The last two hooks are for tests with several processes, and with a database that fails. A store whose data belongs to
 one object sets `memory_only = True` instead of these hooks. `incoming_payments.testing.crash` kills real processes.
 
 Test an async store through a `SyncView`, which turns calls from several threads into concurrent tasks:
@@ -44,7 +44,7 @@ try:
     from hypothesis.stateful import run_state_machine_as_test
 except ImportError as error:
     raise ImportError(
-        "the store contract suite needs pytest and Hypothesis: pip install 'incoming-payments[testing]'"
+        "the store contract suite needs pytest and Hypothesis: run pip install 'incoming-payments[testing]'"
     ) from error
 
 from incoming_payments.domain import lifecycle
@@ -74,7 +74,7 @@ from incoming_payments.testing.values import NOW, a_creation, a_wallet_address, 
 class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, ListingContract, SharingContract):
     """Subclass this class in a test module with a name that pytest collects, and override the hooks.
 
-    Override `make_store`, and `open_again` and `break_store` unless the store is `memory_only`.
+    Override `make_store`. Unless the store is `memory_only`, also override `open_again` and `break_store`.
     """
 
     machine_settings = settings(
@@ -106,14 +106,14 @@ class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, Lis
         ],
     )
     def test_load_returns_the_inserted_payment(self, store: PaymentStore, decision: Decision[IncomingPayment]) -> None:
-        """Each member is equal: all 64 bits, all microseconds, all characters."""
+        """The loaded payment is equal to the inserted payment, with all bits, microseconds and characters."""
         store.insert(decision)
 
         assert decision.answer == store.load(decision.answer.id)
         assert decision.events == tuple(store.events(decision.answer.id))
 
     def test_insert_refuses_an_existing_id(self, store: PaymentStore) -> None:
-        """The first payment does not change."""
+        """The insert raises `PaymentExists`, and the first payment does not change."""
         first = a_creation(limit=100)
         store.insert(first)
 
@@ -147,7 +147,7 @@ class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, Lis
         assert [*created.events, *expected.events] == list(store.events(id))
 
     def test_an_event_names_the_peer_that_sent_the_packet(self, store: PaymentStore) -> None:
-        """The peer owes the money. No other event names a peer."""
+        """No other event names a peer."""
         id = create(store, a_creation(limit=1000))
         credit(store, id, "wire-1", 300)
         credit_packet(store, id, 700)
@@ -209,7 +209,7 @@ class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, Lis
     # --- credits ---
 
     def test_a_duplicate_credit_id_is_credited_once(self, store: PaymentStore) -> None:
-        """The duplicate gets the first answer, even if the payment has been completed since."""
+        """The duplicate gets the first answer, even if the payment was completed in the meantime."""
         id = create(store, a_creation(limit=1000))
         first = credit(store, id, "wire-1", 300)
         credit(store, id, "wire-2", 700, NOW + timedelta(seconds=1))
@@ -234,7 +234,7 @@ class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, Lis
         [("a", "A"), ("1", "01"), ("1", "1.0"), ("a%", "a_"), ("'", '"'), ("~" * CREDIT_ID_CHARS_MAX, "~" * 199)],
     )
     def test_credit_ids_are_compared_exactly(self, store: PaymentStore, one: str, another: str) -> None:
-        """Two different spellings are two credits."""
+        """Credit ids with different spellings are different credits."""
         id = create(store)
 
         credit(store, id, one, 1)
@@ -254,7 +254,7 @@ class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, Lis
         assert {one} == {event.payment_id for event in store.events(one)}
 
     def test_amounts_use_all_64_bits(self, store: PaymentStore) -> None:
-        """A total of 2**64 - 1 is accepted, and one unit more is refused."""
+        """The store accepts a total of 2**64 - 1, and refuses one more unit."""
         id = create(store)
         credit(store, id, "wire-1", 2**63)
         last = credit(store, id, "wire-2", 2**63 - 1)
@@ -288,7 +288,7 @@ class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, Lis
     # --- the sweep ---
 
     def test_find_expired_returns_the_earliest_expiry_first(self, store: PaymentStore) -> None:
-        """The answer has at most `limit` payments, and no payment that expires exactly now."""
+        """The answer has at most `limit` payments. A payment that expires exactly at `now` is not among them."""
         late, early, now_exactly, _never, _later = (
             create(store, a_creation(expires_in_s=seconds)) for seconds in (20, 10, 30, None, 40)
         )
@@ -311,7 +311,7 @@ class StoreContract(ConcurrencyContract, GuardContract, IdempotencyContract, Lis
         assert store.events(id)[-1].kind == EventKind.EXPIRED
 
     def test_find_expired_omits_completed_payments(self, store: PaymentStore) -> None:
-        """Completed payments never expire, so they would stay in every result and could displace all others."""
+        """Completed payments never expire, so they would stay in every result and could displace all other payments."""
         for seconds in (1, 2):
             credit(store, create(store, a_creation(limit=5, expires_in_s=seconds)), "wire-1", 5)
             closed = create(store, a_creation(expires_in_s=seconds))

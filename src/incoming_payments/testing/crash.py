@@ -1,4 +1,4 @@
-"""The crash kit: it kills processes that insert and credit payments, and then checks the data in the store.
+"""Kill processes that insert and credit payments, and then check the data in the store.
 
 ```python
 from incoming_payments.testing.crash import check_crashes
@@ -7,12 +7,12 @@ def test_acknowledged_credits_survive_crashes(tmp_path):
     check_crashes("my_bank.stores:open_store", str(tmp_path / "payments"))
 ```
 
-`my_bank.stores.open_store(argument)` returns a store on the data that the argument names: a path, or the connection
-string of a database. The kit calls it in this process and in each worker process. For an async store, return a
+`my_bank.stores.open_store(argument)` returns a store on the data that the argument names, for example by a path or a
+connection string. The kit calls this function in this process and in each worker process. For an async store, return a
 `SyncView`.
 
-SIGKILL ends a process, but not the machine. The operating system still writes the data that it holds, so the kit cannot
-see a store that skips the disk sync.
+SIGKILL ends a process, but not the machine. The operating system still writes the data of the process, so the kit
+cannot detect a store that skips the disk sync.
 """
 
 import contextlib
@@ -44,10 +44,10 @@ from incoming_payments.testing._crash_worker import AFTER_ANSWER, WATCHED, Plan,
 from incoming_payments.testing.steps import credit, persistently
 from incoming_payments.testing.values import NOW, a_creation
 
-_SILENCE_S: Final = 120.0  # time between two reports of a worker: usually some milliseconds, and more on a busy machine
-_CREDITS_MAX: Final = 40  # credits of a worker that is killed at random
-_KEYS_MAX: Final = 10  # idempotency keys of a worker that is killed at random
-_CREATORS: Final = 10  # processes that use the same idempotency keys at the same time
+_SILENCE_S: Final = 120.0  # the longest time between two reports of a worker, which is usually some milliseconds
+_CREDITS_MAX: Final = 40  # the number of credits of a worker that is killed at random
+_KEYS_MAX: Final = 10  # the number of idempotency keys of a worker that is killed at random
+_CREATORS: Final = 10  # the number of processes that use the same idempotency keys at the same time
 _LOG_CHARS_MAX: Final = 4000
 _FAULTS_SHOWN_MAX: Final = 10
 
@@ -58,7 +58,7 @@ class CrashFailed(AssertionError):
 
 @frozen
 class CrashReport:
-    """The size of a run: the processes that were killed, and the credits and inserts that the store acknowledged."""
+    """The number of killed processes, and of the credits and inserts that the store acknowledged."""
 
     seed: int
     killed: int
@@ -69,11 +69,11 @@ class CrashReport:
 class _Ledger:
     """The credits of one payment, or inserts of payments, as the workers have reported them."""
 
-    payment: PaymentId | None  # without a payment, the workers insert payments
-    # With a key, the workers insert each payment under an idempotency key that begins with this key.
+    payment: PaymentId | None  # the payment to credit, or `None` if the workers insert payments
+    # the beginning of the idempotency keys under which the workers insert payments, or `None`
     key: str | None = None
-    sent: dict[str, int] = Factory(dict)  # the value of each credit id, or the key number of each payment id
-    answered: dict[str, int] = Factory(dict)  # the total in each answer, or the key number
+    sent: dict[str, int] = Factory(dict)  # the value for each credit id, or the number of the key for each payment id
+    answered: dict[str, int] = Factory(dict)  # the total in each answer, or the number of the key
     moments: list[int] = Factory(list)
 
 
@@ -93,18 +93,18 @@ class _Task:
 def check_crashes(
     factory: str, argument: str, *, moments: int = 8, rounds: int = 3, workers: int = 2, seed: int | None = None
 ) -> CrashReport:
-    """Kill processes that insert and credit payments, and compare a fresh store on the same data with their answers.
+    """Kill processes that insert and credit payments, and compare their answers with a new store on the same data.
 
-    `factory` is the name of a callable, `module:callable`. `factory(argument)` returns the store. The kit kills a
-    worker at `moments` moments of an update, of an insert, and of an insert under an idempotency key. One moment is
-    directly after the answer. The others are directly after the slowest calls, which are the reads, writes and commits.
-    After that, there are `rounds` rounds. In each round, `workers` processes credit one payment at the same time, and
-    ten processes insert payments under the same idempotency keys. The kit kills all of them at random. `seed` repeats
-    the random choices of a run, but not the speed of its processes.
+    `factory` is the name of a callable, in the form `module:callable`. `factory(argument)` returns the store. The kit
+    kills a worker at `moments` moments of an update, of an insert, and of an insert under an idempotency key. One
+    moment is directly after the answer. The other moments are directly after the slowest calls, which are the reads,
+    writes and commits. After that, there are `rounds` rounds. In each round, `workers` processes credit one payment at
+    the same time, and ten processes insert payments under the same idempotency keys. The kit kills all these processes
+    at random. `seed` repeats the random choices of a run, but not the speed of its processes.
 
     Raises `CrashFailed` when an acknowledged credit or payment is missing, when a credit is doubled or a key has two
     payments, when payment, credits and events disagree, or when a worker fails or does not report for two minutes. The
-    kit checks this before and after it repeats all calls. Any other exception of the store than an
+    kit makes these checks before and after it repeats all calls. An exception of the store that is not an
     `IncomingPaymentsError` reaches the caller unchanged.
     """
     seed = secrets.randbelow(2**32) if seed is None else seed
@@ -144,7 +144,7 @@ class _Kit:
             answers = [self._choose.randint(1, _KEYS_MAX) for _ in range(_CREATORS)]
             self._crash([_Task(shared, _KEYS_MAX, answers=number) for number in answers])
         for ledger in self._ledgers:
-            self._check(ledger)  # no later crash has changed the payment
+            self._check(ledger)  # check that no later crash has changed the payment
         return CrashReport(self._seed, self._killed, sum(len(ledger.answered) for ledger in self._ledgers))
 
     def _create_payment(self) -> _Ledger:
@@ -163,7 +163,7 @@ class _Kit:
         return self._ledgers[-1]
 
     def _crash(self, tasks: Sequence[_Task]) -> None:
-        """Run a worker for each task, until all have ended, and check their payments."""
+        """Run a worker for each task until all workers have ended, and check their payments."""
         try:
             with contextlib.ExitStack() as stack:
                 workers = [
@@ -208,7 +208,7 @@ class _Kit:
         return CrashFailed(f"{message}\n{self._log.read().decode(errors='replace')[-_LOG_CHARS_MAX:]}")
 
     def _check(self, ledger: _Ledger) -> None:
-        """Raise `CrashFailed` unless a fresh store agrees with `ledger`, before and after all calls are repeated."""
+        """Raise `CrashFailed` unless a new store agrees with `ledger`, before and after all calls are repeated."""
         with self._opened() as store:
             try:
                 if ledger.key is not None:
@@ -236,7 +236,7 @@ class _Kit:
 
 
 def _follow(worker: Worker, task: _Task) -> None:
-    """Note the reports of the worker until it ends, and kill it after the answers of its task."""
+    """Record the reports of the worker until it ends, and kill the worker after the answers of its task."""
     ledger, answers = task.ledger, 0
     for kind, *words in worker.reports:
         if kind == "sent":
@@ -251,7 +251,7 @@ def _follow(worker: Worker, task: _Task) -> None:
 
 
 def _await_commit(store: PaymentStore, id: PaymentId) -> None:
-    """Wait for the lock of the payment: the database may still commit the last transaction of a dead process."""
+    """Wait for the lock of the payment, because the database may still commit a transaction of a dead process."""
     persistently(partial(store.update, id, lambda *_: Decision(None)))
 
 
@@ -265,7 +265,7 @@ def _faults_of_inserts(store: PaymentStore, ledger: _Ledger) -> Iterator[str]:
             pass
         else:
             if id in ledger.answered:
-                yield f"the store answered the insert of payment {id}, and its repeat inserted the payment again"
+                yield f"the store answered the insert of payment {id}, but the repeated insert stored the payment again"
         _await_commit(store, id)
         payment, events = store.load(id), list(store.events(id))
         if payment != created.answer or events != list(created.events):
@@ -274,7 +274,7 @@ def _faults_of_inserts(store: PaymentStore, ledger: _Ledger) -> Iterator[str]:
 
 
 def _faults_of_keys(store: PaymentStore, ledger: _Ledger) -> Iterator[str]:
-    """Repeat each request under its key, as a client would, and yield the keys without exactly one payment."""
+    """Repeat each request under its key, as a client would, and yield the keys that do not have exactly one payment."""
     for number in set(ledger.sent.values()):
         key = f"{ledger.key}-{number}"
         created = a_creation(id=new_payment_id(NOW, secrets.token_bytes(PAYMENT_ID_RANDOM_BYTES)), key=key)
@@ -286,13 +286,16 @@ def _faults_of_keys(store: PaymentStore, ledger: _Ledger) -> Iterator[str]:
         stored = {id for id in map(PaymentId, ledger.sent) if ledger.sent[id] == number and _has_events(store, id)}
         answers = {id for id, of in ledger.answered.items() if of == number}
         if stored != {expected} or not answers <= stored:
-            text = f"its repeat got {expected}, the answers were {sorted(answers)}, and {sorted(stored)} are stored"
+            text = (
+                f"the repeated request got {expected}, the answers were {sorted(answers)}, and {sorted(stored)} "
+                "are stored"
+            )
             yield f"the idempotency key {key} must have one payment: {text}"
         ledger.answered[expected] = number
 
 
 def _has_events(store: PaymentStore, id: PaymentId) -> bool:
-    """Return whether the payment is stored, with its event."""
+    """Return whether the payment and its event are stored."""
     try:
         return store.load(id).version == len(store.events(id))
     except PaymentNotFound:
@@ -311,7 +314,7 @@ def _faults(store: PaymentStore, id: PaymentId, ledger: _Ledger) -> Iterator[str
     for event in credited:
         value, total = event.received.value - total, event.received.value
         if value != ledger.sent.get(str(event.credit_id)):
-            yield f"the event of credit {event.credit_id} adds {value} to the total, and no client sent that"
+            yield f"the event of credit {event.credit_id} adds {value} to the total, but no client sent that credit"
     if len(totals) != len(credited) or payment.received.value != total:
         yield f"the payment has received {payment.received.value}, and the totals in its events are {totals}"
     for credit_id, answer in ledger.answered.items():
@@ -325,7 +328,7 @@ def _faults(store: PaymentStore, id: PaymentId, ledger: _Ledger) -> Iterator[str
 
 
 def _answer_credit(_payment: IncomingPayment, earlier: Credit | None) -> Decision[int | None]:
-    """Answer with the total in the stored credit, and change nothing."""
+    """Return the decision whose answer is the total in the stored credit, and which changes nothing."""
     return Decision(None if earlier is None else earlier.received.value)
 
 
@@ -335,7 +338,9 @@ def _faults_of_repeats(store: PaymentStore, id: PaymentId, ledger: _Ledger) -> I
         total = persistently(partial(credit, store, id, credit_id, value)).received.value
         expected = ledger.answered.setdefault(credit_id, total)
         if total != expected:
-            yield f"the store answered credit {credit_id} with the total {expected}, and its repeat with {total}"
+            yield (
+                f"the store answered credit {credit_id} with the total {expected}, and the repeated credit with {total}"
+            )
     received, sent = store.load(id).received.value, sum(ledger.sent.values())
     if received != sent:
-        yield f"the payment has received {received}, and clients have sent {sent}"
+        yield f"the payment has received {received}, but clients have sent {sent}"

@@ -1,4 +1,4 @@
-"""A model of a store, and a state machine that compares a store with the model. It needs Hypothesis."""
+"""A model of a store, and a state machine that compares a store with the model. Both need Hypothesis."""
 
 # ruff: noqa: S101 - a test suite asserts
 from collections.abc import Callable
@@ -119,7 +119,7 @@ class Model:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Makes the same random calls to a store and to the model, and requires the same answers and refusals.
+    """A state machine that makes the same random calls to a store and to the model, and requires the same results.
 
     `open` returns an empty store, and `close` closes it.
     """
@@ -140,7 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(target=known)
     def begin(self) -> MultipleResults[PaymentId]:
-        """Create the first payments: one without a limit, one with a limit, and two that expire."""
+        """Create the first four payments. One has a limit, and two expire."""
         begun = list(zip(_IDS, (None, 500, 3, None), (None, None, 1, 60), strict=False))
         for id, limit, expires_in_s in begun:
             self._create(id, limit, expires_in_s)
@@ -162,13 +162,13 @@ class StoreMachine(RuleBasedStateMachine):
         wallet_address: WalletAddress,
         client: ClientId,
     ) -> PaymentId:
-        """Create a payment. Its id may exist already."""
+        """Create a payment, whose id may already exist."""
         self._create(id, limit, expires_in_s, wallet_address=wallet_address, client=client)
         return id
 
     @rule(id=_ids, key=st.sampled_from("kK"), kept_s=st.sampled_from([1, 60, 3600]), digit=st.sampled_from("ab"))
     def create_under_key(self, id: PaymentId, key: str, kept_s: float, digit: str) -> None:
-        """Create a payment under an idempotency key. The key and the id may exist already."""
+        """Create a payment under an idempotency key. The key and the id may already exist."""
         decision = a_creation(id=id, now=self._clock(), key=key, kept_s=kept_s, fingerprint=digit * 64)
         self._same(lambda store: store.insert(decision))
 
@@ -180,7 +180,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=credited, id=known, credit_id=_credit_ids, value=_values)
     def credit(self, id: PaymentId, credit_id: CreditId, value: int) -> tuple[PaymentId, CreditId, int]:
-        """Credit a payment. The credit id may have been used for another amount."""
+        """Credit a payment, perhaps under a credit id that was used for another amount."""
         self._credit(id, credit_id, value)
         return id, credit_id, value
 
@@ -209,7 +209,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(id=_ids)
     def load(self, id: PaymentId) -> None:
-        """Load a payment and its events. The payment may not exist."""
+        """Load a payment, which may not exist, and its events."""
         self._same(lambda store: store.load(id))
         self._same(lambda store: list(store.events(id)))
 
@@ -219,7 +219,7 @@ class StoreMachine(RuleBasedStateMachine):
         backwards=st.booleans(),
     )
     def list_payments(self, filters: dict[str, Any], cursor: PaymentId | None, backwards: bool) -> None:
-        """Read a page of a list, from its front or from the place of a payment in either direction."""
+        """Read a page of a list from its front, or from the place of a payment in either direction."""
         place = None if cursor is None else Place.of(self._model.load(cursor))
         below, above = (None, place) if backwards else (place, None)
         query = PaymentQuery(now=self._clock(), older_than=below, newer_than=above, **filters)

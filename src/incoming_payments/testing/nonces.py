@@ -1,4 +1,4 @@
-"""The guarantees of a `Nonces` port, as a test suite for your own port. It needs pytest.
+"""The guarantees of a `Nonces` port, as a test suite for your own port. The suite needs pytest.
 
 ```python
 from incoming_payments.testing.nonces import NonceContract
@@ -11,7 +11,7 @@ class TestMyNonces(NonceContract):
         return MyNonces(directory / "nonces", capacity=self.capacity)
 ```
 
-A port that serves one process only sets `memory_only = True` in place of `open_again`.
+For a port that serves only one process, set `memory_only = True`, and do not override `open_again`.
 """
 
 # ruff: noqa: S101 - a test suite asserts
@@ -24,7 +24,7 @@ from pathlib import Path
 try:
     import pytest
 except ImportError as error:
-    raise ImportError("the nonce contract suite needs pytest: pip install 'incoming-payments[testing]'") from error
+    raise ImportError("the nonce contract suite needs pytest: run pip install 'incoming-payments[testing]'") from error
 
 from incoming_payments.errors import ClockBehind, StoreUnavailable
 from incoming_payments.ports import Nonces
@@ -37,22 +37,24 @@ KEYS = [f"{number:064x}" for number in range(12)]
 class NonceContract:
     """Subclass this class in a test module with a name that pytest collects, and override `make_nonces`."""
 
-    memory_only = False  # set this to True for a port that serves one process only
-    threads = 8  # concurrent callers
-    capacity = 4  # keys that the port can hold at the same time
+    memory_only = False  # whether the port serves only one process
+    threads = 8  # the number of concurrent callers
+    capacity = 4  # the number of keys that the port can hold at the same time
 
     def make_nonces(self, directory: Path) -> Nonces:
         """Return an empty port that can hold `capacity` keys. `directory` is empty, and no other port uses it."""
-        raise NotImplementedError("make_nonces: override it in your test class, and return the port to test")
+        raise NotImplementedError(
+            "make_nonces is missing: override make_nonces in your test class, and return the port to test"
+        )
 
     def open_again(self, nonces: Nonces, directory: Path) -> Nonces:
-        """Return a new port on the record of `nonces`, as another process would open it.
+        """Return a new port on the record of `nonces`, like a port that another process opens.
 
         `nonces` is the result of `make_nonces(directory)`. The new port must share no lock or cache with `nonces`.
         """
         raise NotImplementedError(
-            "open_again: override it in your test class, and open the record of `nonces` again, as another process "
-            "would; if the port serves one process only, set memory_only = True"
+            "open_again is missing: override open_again in your test class, and open the record of `nonces` "
+            "again, as another process would. If the port serves only one process, set memory_only = True"
         )
 
     def close_nonces(self, nonces: Nonces) -> None:
@@ -81,7 +83,7 @@ class NonceContract:
         self.close_nonces(other)
 
     def test_a_key_is_accepted_once(self, nonces: Nonces) -> None:
-        """A used key is refused until `until` has passed, even with a later `until`. Other keys are accepted."""
+        """A used key is refused until its `until` has passed, even with a later `until`. Other keys are accepted."""
         until = NOW + timedelta(seconds=300)
 
         assert nonces.use(KEYS[0], until, NOW)
@@ -90,7 +92,7 @@ class NonceContract:
         assert nonces.use(KEYS[1], until, NOW)
 
     def test_a_key_is_accepted_again_after_its_end(self, nonces: Nonces) -> None:
-        """After `until`, the first use of the key is accepted again, and the second use is refused."""
+        """After `until`, the port accepts the first use of the key again, and refuses the second use."""
         until = NOW + timedelta(seconds=300)
         later = until + timedelta(microseconds=1)
         nonces.use(KEYS[0], until, NOW)
@@ -100,7 +102,7 @@ class NonceContract:
         assert answers == [True, False]
 
     def test_a_forgotten_key_is_refused_to_a_delayed_request(self, nonces: Nonces) -> None:
-        """The port forgets expired keys, and cannot tell them from new keys later, so it raises `ClockBehind`."""
+        """The port cannot distinguish a removed key from a new key, so it raises `ClockBehind`."""
         until = NOW + timedelta(seconds=10)
         assert nonces.use(KEYS[0], until, NOW)
         later = NOW + timedelta(seconds=20)
@@ -112,11 +114,11 @@ class NonceContract:
         assert nonces.use(KEYS[2], until + timedelta(microseconds=1), NOW + timedelta(seconds=5))
 
     def test_a_key_that_has_ended_is_refused(self, nonces: Nonces) -> None:
-        """With `until` before `now` the port would not remember the key."""
+        """If `until` is before `now`, the port would not keep the key, so it refuses the key."""
         assert not nonces.use(KEYS[0], NOW - timedelta(microseconds=1), NOW)
 
     def test_a_full_port_refuses_new_keys_and_forgets_none(self, nonces: Nonces) -> None:
-        """A new key raises `StoreUnavailable`, and each used key stays used."""
+        """A new key raises `StoreUnavailable`, and the used keys stay used."""
         until = NOW + timedelta(seconds=300)
         for key in KEYS[: self.capacity]:
             assert nonces.use(key, until, NOW)
@@ -128,7 +130,7 @@ class NonceContract:
         assert [False] * self.capacity == [nonces.use(key, until, until) for key in KEYS[: self.capacity]]
 
     def test_a_key_that_ends_frees_its_place(self, nonces: Nonces) -> None:
-        """One new key replaces the expired key. All other keys stay used, in any order of their use."""
+        """A new key replaces the expired key. The other keys stay used, whatever the order of their use."""
         ends = [NOW + timedelta(seconds=seconds) for seconds in (40, 10, 30, 20)]
         for key, until in zip(KEYS, ends, strict=False):
             nonces.use(key, until, NOW)
@@ -153,7 +155,7 @@ class NonceContract:
     # --- several processes ---
 
     def test_a_key_is_accepted_once_by_all_processes(self, nonces: Nonces, other: Nonces) -> None:
-        """Of two uses of a key in two processes, the second is refused. This also holds for a key that had expired."""
+        """If two processes use the same key, the second use is refused, even if the key has expired before."""
         until = NOW + timedelta(seconds=10)
         later = until + timedelta(seconds=10)
 

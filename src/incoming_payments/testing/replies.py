@@ -1,4 +1,4 @@
-"""The sender's side of ILP: read replies to packets, and request an address from a parent with ILDCP."""
+"""Read replies to ILP packets, and request an address from a parent with ILDCP, on the side of the sender."""
 
 from datetime import datetime
 
@@ -25,7 +25,7 @@ from incoming_payments.limits import ILP_MESSAGE_CHARS_MAX
 
 
 def decode_reply(packet: bytes) -> Reply:
-    """Decode a Fulfill or a Reject. Raise `MalformedPacket` for any other bytes, also for a Prepare."""
+    """Decode a Fulfill or a Reject. Raise `MalformedPacket` for any other bytes, including a Prepare."""
     if packet[:1] == bytes((PacketType.FULFILL,)):
         at, end = contents_span(packet, PacketType.FULFILL)
         data_at = at + CONDITION_BYTES
@@ -45,7 +45,7 @@ def decode_reply(packet: bytes) -> Reply:
 
 
 def read_amounts(data: bytes) -> tuple[int, int]:
-    """Decode the `data` of an F08: the amount that arrived and the maximum amount. Raise `MalformedPacket`."""
+    """Return the received and the maximum amount from the `data` of an F08. Raise `MalformedPacket` for other bytes."""
     if len(data) < AMOUNTS.size:
         raise MalformedPacket("the amounts of the F08 are truncated", 0)
     received, maximum = AMOUNTS.unpack_from(data)
@@ -65,7 +65,7 @@ def ildcp_request(expires_at: datetime) -> Prepare:
 
 
 def read_ildcp_response(data: bytes) -> Peer:
-    """Return the address and asset in the `data` of an ILDCP response. Raise `MalformedPacket`.
+    """Return the address and asset in the `data` of an ILDCP response. Raise `MalformedPacket` for other bytes.
 
     >>> from incoming_payments.ilp.ildcp import ildcp_response
     >>> response = ildcp_response(Peer("g.bank.shop", Asset("USD", 2)))
@@ -79,4 +79,4 @@ def read_ildcp_response(data: bytes) -> Peer:
     try:
         return Peer(address.decode("ascii"), Asset(code, scale))
     except (InvalidValue, UnicodeDecodeError):
-        raise MalformedPacket("the ILDCP response holds an invalid ILP address or asset", 0) from None
+        raise MalformedPacket("the ILDCP response contains an invalid ILP address or asset", 0) from None

@@ -1,12 +1,12 @@
 """A STREAM sender, which pays an incoming payment in packets, for tests and demonstrations.
 
-`StreamSender` contains the rules (RFC 29 of the Interledger RFCs) and does no I/O. `pay` and `quote` run it in threads,
-and `over_http` sends packets over HTTP (RFC 35). The sender needs no optional dependency.
+`StreamSender` contains the rules (Interledger RFC 29) and does no I/O. `pay` and `quote` run it in threads, and
+`over_http` sends packets over HTTP (RFC 35). The sender needs no optional dependency.
 
-**The sender must be a direct peer of the service.** Its account is in the asset of the payment, and there is no
-connector between the sender and the service. The sender repeats an unanswered packet until it is answered. The service
-fulfils each repeat and credits the packet once, so that both sides end with the same total. A connector between them
-would have to be paid for each repeat.
+**The sender must be a direct peer of the service.** The account of the sender is in the asset of the payment, and there
+is no connector between the sender and the service. The sender repeats a packet until it gets an answer. The service
+fulfils each repeat and credits the packet once, so that both sides end with the same total. A connector between the
+sender and the service would have to be paid for each repeat.
 """
 
 import http.client
@@ -48,13 +48,14 @@ __all__ = [
     "quote",
 ]
 
-_ERROR_BODY_BYTES_MAX: Final = 500  # how many bytes of an HTTP error body the exception quotes
+_ERROR_BODY_BYTES_MAX: Final = 500  # the number of bytes of an HTTP error body that the exception quotes
 
 Post = Callable[[bytes], bytes]
-"""Sends a packet and returns the reply. Raises `OSError` if there is no reply, and `NotTaken` for a final error."""
+"""A function that sends a packet and returns the reply, or raises `OSError` or `NotTaken` (a final error).
+"""
 
 Link = Callable[[], AbstractContextManager[Post]]
-"""Opens a connection to the service. Each thread opens its own connection."""
+"""A function that opens a connection to the service. Each thread opens its own connection."""
 
 
 class NotTaken(Exception):
@@ -67,8 +68,8 @@ class NotTaken(Exception):
 def quote(link: Link, payee: Payee, amount: int) -> Quote:
     """Return how much of `amount` would arrive and how much the payment accepts.
 
-    Raise `NotTaken` if the payment is closed. This sends a probe and moves no money. Raise `InvalidValue` if `link` is
-    no link.
+    Raise `NotTaken` if the payment is closed. This function sends a probe and moves no money. Raise `InvalidValue` if
+    `link` is not a link.
     """
     sender = StreamSender(payee, 0, probe=amount, now=_now(), in_flight_max=1)
     _ThreadedSender(sender, None).run(link, 1)
@@ -89,9 +90,9 @@ def pay(
 ) -> SenderTotals:
     """Send `amount` minor units to `payee` in packets, with `in_flight` threads. Return the final totals.
 
-    `progress` is called with the totals after each answer, by one thread at a time. An exception from `progress` stops
-    the sender and is raised. Raise `NotTaken` if the service refuses this sender, and `InvalidValue` if `link` is no
-    link. The totals report every other ending.
+    One thread at a time calls `progress` with the totals after each answer. An exception of `progress` stops the sender
+    and is raised. Raise `NotTaken` if the service refuses this sender, and `InvalidValue` if `link` is not a link. The
+    totals report every other ending.
 
     ```python
     totals = pay(over_http("https://bank.example/ilp", token), Payee.of(resource), 2500, packet_max=100)
@@ -105,7 +106,7 @@ def pay(
 
 
 class _ThreadedSender:
-    """A sender that several threads share. Each thread takes a packet, sends it, and processes the reply."""
+    """A sender that several threads share. Each thread takes and sends a packet, and processes the reply."""
 
     def __init__(self, sender: StreamSender, progress: Callable[[SenderTotals], object] | None) -> None:
         self._sender = sender
@@ -113,7 +114,7 @@ class _ThreadedSender:
         self._changed = threading.Condition()
 
     def run(self, link: Link, threads: int) -> None:
-        """Run until the sender has ended. If a thread raises an exception, stop the others and raise it."""
+        """Run until the sender has ended. If a thread raises an exception, stop the threads and raise the exception."""
         with ThreadPoolExecutor(threads) as pool:
             done = [pool.submit(self._work, link) for _ in range(threads)]
             try:
@@ -186,12 +187,15 @@ def _takes(function: object, *arguments: object) -> bool:
     except TypeError:
         return False
     except ValueError:
-        return True  # a builtin without a signature
+        return True  # the function is a builtin that has no signature
     return True
 
 
 def _no_link() -> InvalidValue:
-    text = "link must be a link: pass over_http(url, token) itself, or lambda: nullcontext(post) with your post(packet)"
+    text = (
+        "link is not a link: pass the result of over_http(url, token), or lambda: nullcontext(post) with your "
+        "post(packet)"
+    )
     return InvalidValue(text, member="link")
 
 
@@ -203,7 +207,7 @@ def _now() -> datetime:
 
 
 def over_http(url: str, token: str, *, timeout_s: float = LIFETIME_S) -> Link:
-    """Return a link to the packet endpoint `url` of a service, for the peer with the bearer `token`. RFC 35.
+    """Return a link (RFC 35) to the packet endpoint `url` of a service, for the peer with the bearer `token`.
 
     A timeout, a connection error and the status codes 429 and 5xx count as a lost packet. Every other status code
     except 200 raises `NotTaken`.

@@ -24,11 +24,11 @@ T = TypeVar("T")
 PACKET_PEER: Final = "test.bank.connector"
 UNUSED_ID: Final = PaymentId("019b7a0c-ffff-7000-8000-000000000000")  # `a_creation` never chooses this id
 
-_PATIENCE_S: Final = 60.0  # on a busy machine, a store may hold a lock for long
-_BEGIN_S: Final = 30.0  # a slow machine starts a thread and opens a connection in less time
+_PATIENCE_S: Final = 60.0  # seconds of patience, because a store may hold a lock for a long time on a busy machine
+_BEGIN_S: Final = 30.0  # seconds that are enough to start a thread and open a connection on a slow machine
 _PAUSE_S: Final = 0.01
-_LOCKED_S: Final = 0.2  # enough for an update that does not wait for a lock
-_DECISION_S: Final = 0.001  # long enough for other threads to run in the meantime
+_LOCKED_S: Final = 0.2  # seconds that are enough for an update that does not wait for a lock
+_DECISION_S: Final = 0.001  # seconds that are enough for other threads to run in the meantime
 
 
 def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
@@ -80,7 +80,7 @@ def check_credits(store: PaymentStore, id: PaymentId, credits: Collection[Credit
 
 
 def persistently(call: Callable[[], T]) -> T:
-    """Return the result of `call`, and repeat it for a minute while the store is unavailable, as a client would."""
+    """Return the result of `call`. While the store is unavailable, repeat `call` for up to a minute, like a client."""
     end = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -94,8 +94,8 @@ def persistently(call: Callable[[], T]) -> T:
 def credit_at_once(stores: Sequence[PaymentStore]) -> None:
     """Send the same 20 credits through all `stores` concurrently, in different orders.
 
-    Assert that each is credited once, and that all callers get the same answers. All `stores` have the same data. A
-    store may be listed several times; each item has its own thread.
+    Assert that each credit is stored once, and that all callers get the same answers. All `stores` have the same data.
+    A store may be listed several times, and each item has its own thread.
     """
     id = create(stores[0])
     values = {f"wire-{number}": number for number in range(1, 21)}
@@ -114,7 +114,7 @@ def credit_at_once(stores: Sequence[PaymentStore]) -> None:
 
 
 def insert_at_once(stores: Sequence[PaymentStore]) -> None:
-    """Insert payments with one id through all `stores` concurrently. Assert that one insert succeeds, and is stored."""
+    """Insert payments with one id through all `stores` concurrently. Assert that exactly one insert succeeds."""
     decisions = [a_creation(id=UNUSED_ID, limit=number + 1) for number in range(len(stores))]
 
     def caller(store: PaymentStore, decision: Decision[IncomingPayment]) -> IncomingPayment | None:
@@ -138,7 +138,7 @@ def created_under(store: PaymentStore, key: str, now: datetime = NOW) -> KeyedCr
 def create_at_once(stores: Sequence[PaymentStore]) -> None:
     """Insert payments under the same 5 idempotency keys through all `stores` concurrently.
 
-    Assert that each key creates one payment, and that all callers get it.
+    Assert that each key creates one payment, and that all callers get this payment.
     """
     keys = [f"order-{number}" for number in range(5)]
 
@@ -175,8 +175,8 @@ def check_lock(holder: PaymentStore, rival: PaymentStore) -> None:
     """Assert that `rival` cannot update a payment while `holder` runs a decision about it.
 
     Both stores have the same data, and may be the same object. A store that calls `decide` before it holds the lock on
-    the payment has two faults. It may write a decision about an old payment. It also reads the clock too early, so it
-    may credit money after `expiresAt`.
+    the payment has two faults. Such a store may write a decision about an old payment. It also reads the clock too
+    early, so it may credit money after `expiresAt`.
     """
     id = create(holder)
     deciding, updated = threading.Event(), threading.Event()
@@ -203,13 +203,13 @@ def check_lock(holder: PaymentStore, rival: PaymentStore) -> None:
     together([lambda: holder.update(id, hold), update])
     later = steps[len(steps) - steps[::-1].index(decided) :]
     assert later[-2:] == ["the second decides", "the second ends"], (
-        f"two updates of one payment ran at the same time ({', '.join(steps)}): "
-        "lock the payment in the database, then load it, and then call `decide`"
+        f"two updates of one payment ran at the same time ({', '.join(steps)}): lock the payment in the "
+        "database, then load the payment, and then call `decide`"
     )
 
 
 def _credit_slowly(store: PaymentStore, id: PaymentId, credit_id: str, value: int) -> Credit:
-    """Credit `value` minor units, by a decision that takes some time."""
+    """Credit `value` minor units by a decision that takes some time."""
 
     def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
         time.sleep(_DECISION_S)

@@ -26,7 +26,8 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.ports import Decide
 
-NOW: Final = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)  # with a microsecond, to detect code that rounds times
+# a time with a microsecond, to detect code that rounds times
+NOW: Final = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)
 
 _counter = itertools.count(1)
 
@@ -51,9 +52,9 @@ def a_creation(
 ) -> Decision[IncomingPayment]:
     """Return the decision of `lifecycle.create` for a new payment, as the argument of a store's `insert`.
 
-    `limit` is in minor units of the wallet address's asset, and `expires_in_s` in seconds after `now`. Each call in a
-    process gives another id. The payment is the decision's `answer`. `key` is an idempotency key of the client, which
-    the store keeps for `kept_s` seconds with `fingerprint`.
+    `limit` is in minor units of the wallet address's asset. The payment expires `expires_in_s` seconds after `now`.
+    Each call in a process gives another id. The payment is the decision's `answer`. `key` is an idempotency key of the
+    client, which the store keeps for `kept_s` seconds with `fingerprint`.
 
     >>> a_creation(limit=2500).answer.limit
     Amount(value=2500, asset=Asset(code='USD', scale=2))

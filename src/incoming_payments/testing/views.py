@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class SyncView:
-    """A `PaymentStore` that calls an `AsyncPaymentStore` in an event loop of its own, in a thread of its own.
+    """A `PaymentStore` that calls an `AsyncPaymentStore` in its own event loop and thread.
 
-    `open` opens the async store in that loop, and `close`, if given, closes it there. Calls from several threads run as
-    concurrent tasks. Use the view as a context manager, or call `close` at the end.
+    `open` opens the async store in that loop. `close`, if given, closes the async store in that loop. Calls from
+    several threads run as concurrent tasks. Use the view as a context manager, or call `close` at the end.
 
     >>> import tempfile
     >>> from incoming_payments.stores.sqlite import AsyncSqliteStore

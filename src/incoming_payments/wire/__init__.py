@@ -1,9 +1,10 @@
-"""Convert between JSON and values. No other part knows the JSON format (camelCase, amounts as strings, RFC 3339).
+"""Convert between JSON and values. Only this package knows the JSON format (camelCase, amounts as strings, RFC 3339).
 
 The reader is strict. It accepts only the format of the specification, and refuses everything else with `MalformedJson`.
-`details["member"]` is the full path of the wrong member, such as `metadata.lines[2].price`. Duplicate members are
-refused, because two readers could read such a body differently. Numbers that a double changes are refused too (RFC 7493
-§2.2). The query of a list request is checked as strictly as a body, and the refusal is `MalformedQuery`.
+`details["member"]` is the full path of the wrong member, such as `metadata.lines[2].price`. The reader refuses
+duplicate members, because two readers could interpret such a body in different ways. It also refuses numbers that a
+double cannot represent exactly (RFC 7493 §2.2). The query of a list request is checked as strictly as a body, and the
+refusal is `MalformedQuery`.
 """
 
 from incoming_payments.wire._json import read_json, write_json

@@ -7,20 +7,20 @@ from incoming_payments import limits
 from incoming_payments.errors import MalformedJson
 from incoming_payments.wire import strict
 
-_NAME_CHARS_MAX: Final = 100  # characters of a member name in an error message
-# `json.dumps` would build a new encoder for each call
+_NAME_CHARS_MAX: Final = 100  # the length of a member name in an error message
+# kept, because `json.dumps` would build a new encoder for each call
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max: int = limits.JSON_DEPTH_MAX) -> Any:
     """Read the JSON value in `body`, with the restrictions of I-JSON (RFC 7493) and the limits of this library.
 
-    Raises `MalformedJson` for a body that is too long, too deep or not UTF-8, for too many brackets, for a byte order
-    mark, for duplicate members, for NaN, for numbers that are long or that a double changes, and for NUL and lone
-    surrogates in strings.
+    Raises `MalformedJson` for a body that is too long, too deep or not UTF-8, or that begins with a byte order mark.
+    Raises it also for too many brackets, for duplicate members, for NaN, for numbers that are too long or that a double
+    cannot represent exactly, and for NUL and lone surrogates in strings.
     """
     if len(body) > bytes_max:
-        raise MalformedJson(f"the body is larger than {bytes_max} bytes: send a smaller one")
+        raise MalformedJson(f"the body is larger than {bytes_max} bytes: send a smaller body")
     if _has_too_many_brackets(body):
         raise MalformedJson(
             f"the body has more than {limits.JSON_BRACKETS_MAX} opening brackets [ and {{: send fewer arrays"
@@ -44,10 +44,10 @@ def _malformed(refused: strict.JsonRefused) -> MalformedJson:
 
 
 def peek(body: bytes, name: str) -> Any:
-    """Return the member `name` of the JSON object in `body`, or `None` if there is none.
+    """Return the member `name` of the JSON object in `body`, or `None` if there is no such member.
 
-    Use this function for the body of a client that is not authenticated yet. It checks only the number of brackets. It
-    runs no Python code for the parts of the body, converts no number, and describes no fault.
+    Use this function for the body of a client that is not authenticated yet. It checks only the number of brackets. The
+    function is fast: it runs no Python code for the parts of the body, converts no number, and describes no fault.
     """
     if _has_too_many_brackets(body):
         return None
@@ -72,5 +72,5 @@ def write_json(document: object) -> bytes:
 
 
 def printable(name: str) -> str:
-    """Return the name of a member for an error message: short, and in printable ASCII."""
+    """Return a short form of the name of a member in printable ASCII, for an error message."""
     return name.encode("unicode_escape").decode("ascii")[:_NAME_CHARS_MAX] or '""'

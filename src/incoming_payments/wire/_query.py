@@ -16,7 +16,10 @@ _SIZE: Final = re.compile("[1-9][0-9]{0,2}", re.ASCII)
 
 @frozen
 class ListRequest:
-    """The checked query of a list request: a page of `limit` payments, after `cursor` or, if `backwards`, before it."""
+    """The checked query of a list request.
+
+    The page has `limit` payments after `cursor`. If `backwards` is true, it has `limit` payments before `cursor`.
+    """
 
     wallet_address: WalletAddressUrl
     cursor: PaymentId | None = None
@@ -25,18 +28,22 @@ class ListRequest:
 
 
 def read_list_request(query: str) -> ListRequest:
-    """Read the raw `query` of a list request: `wallet-address`, and perhaps `cursor` and one of `first` and `last`.
+    """Read the raw `query` of a list request.
 
-    Raises `MalformedQuery`, which names the wrong member, and `CursorNotFound` for a cursor that no page has.
+    The query has `wallet-address`, and optionally `cursor` and either `first` or `last`.
+
+    Raises `MalformedQuery`, which names the wrong member, and `CursorNotFound` for a cursor that no list can have.
 
     >>> read_list_request("wallet-address=https%3A%2F%2Fbank.example%2Falice&first=10").limit
     10
     """
     members = _members(query)
     if "wallet-address" not in members:
-        raise MalformedQuery("wallet-address is missing: name the wallet address to list", member="wallet-address")
+        raise MalformedQuery(
+            "wallet-address is missing: give the wallet address whose payments to list", member="wallet-address"
+        )
     if "first" in members and "last" in members:
-        raise MalformedQuery("first and last exclude each other: leave one out", member="last")
+        raise MalformedQuery("first and last exclude each other: leave out one of them", member="last")
     if "last" in members and "cursor" not in members:
         raise MalformedQuery("last needs a cursor: pass the startCursor of a page, or use first", member="cursor")
     return ListRequest(
@@ -57,7 +64,7 @@ def _members(query: str) -> dict[str, str]:
         pairs = parse_qsl(
             query, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=len(_NAMES)
         )
-    except ValueError:  # a member without "=", bytes that are not UTF-8, or too many members
+    except ValueError:  # a member has no "=", the bytes are not UTF-8, or there are too many members
         text = f"the query must have the form name=value&name=value, with at most {len(_NAMES)} members"
         raise MalformedQuery(f"{text}, in percent-encoded UTF-8") from None
     members: dict[str, str] = {}
@@ -66,7 +73,7 @@ def _members(query: str) -> dict[str, str]:
             shown = printable(name)
             raise MalformedQuery(f"{shown} is unknown: pass only {', '.join(_NAMES)}", member=shown)
         if name in members:
-            raise MalformedQuery(f"{name} occurs twice: pass it once", member=name)
+            raise MalformedQuery(f"{name} occurs twice: pass this member once", member=name)
         members[name] = value
     return members
 
@@ -96,8 +103,8 @@ def _cursor(text: str) -> PaymentId:
 def cursor_not_found() -> CursorNotFound:
     """Return the error for a wrong cursor.
 
-    It is the same for a malformed cursor, a cursor of another list, and a cursor that never existed, so that a client
-    cannot tell them apart.
+    The error is the same for a malformed cursor, a cursor of another list, and an unknown cursor, so that a client
+    cannot distinguish these cases.
     """
-    text = "the cursor is not a payment of this list: pass startCursor or endCursor of one of its pages"
+    text = "the cursor is not a payment of this list: pass the startCursor or the endCursor of a page of this list"
     return CursorNotFound(text, member="cursor")

@@ -22,7 +22,8 @@ from incoming_payments.wire.strict import wrong_type
 T = TypeVar("T")
 JSON_MEDIA_TYPE: Final = "application/json"
 
-# RFC 3339 §5.6. `isoparse` alone would also accept other forms of ISO 8601: a missing offset, or hour 24.
+# The form of RFC 3339 §5.6. `isoparse` alone would also accept other forms of ISO 8601, such as a missing offset or
+# hour 24.
 _DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -40,10 +41,10 @@ class CreateRequest:
 
 
 def peek_wallet_address(body: bytes) -> WalletAddressUrl | None:
-    """Return the wallet address of the create request in `body`, which may be invalid, or `None` if it names none.
+    """Return the wallet address of the create request in `body`, or `None` if the body names no wallet address.
 
-    Use this function before the client is authenticated, because it costs little for any body. If `read_create_request`
-    accepts `body`, both functions return the same wallet address.
+    The body may be invalid. Use this function before the client is authenticated, because it costs little for any body.
+    If `read_create_request` accepts `body`, both functions return the same wallet address.
 
     >>> peek_wallet_address(b'{"walletAddress": "https://bank.example/alice", "expiresAt": false}')
     'https://bank.example/alice'
@@ -99,9 +100,9 @@ class PaymentView:
 
 @frozen
 class SummaryView:
-    """A payment in a list, or in the response to a complete request: without its payment methods and its last update.
+    """A payment in a list, or in the response to a complete request. It has no payment methods and no `updatedAt`.
 
-    The schema with which clients validate responses refuses both members there.
+    Clients validate these responses with a schema that refuses both members.
     """
 
     id: str
@@ -134,7 +135,7 @@ class PublicView:
 
 
 def write_view(view: PaymentView | SummaryView | PageView | PublicView) -> bytes:
-    """Return the JSON of `view`. Absent members are left out, because real clients refuse `null`."""
+    """Return the JSON of `view`. Members with no value are left out, because real clients refuse `null`."""
     return _view_text(view).encode()
 
 
@@ -144,7 +145,7 @@ def _view_text(view: PaymentView | SummaryView | PageView | PublicView) -> str:
         return f'{{"pagination":{text},"result":[{",".join(map(_view_text, view.result))}]}}'
     if isinstance(view, PublicView) or view.metadata is None:
         return text
-    # The text is not parsed again, because a list has up to 100 payments.
+    # Insert the stored text and do not parse it again, because a list has up to 100 payments.
     return f'{text[:-1]},"metadata":{view.metadata}}}'
 
 
@@ -170,7 +171,7 @@ def _is_scalar(value: object) -> bool:
 def parse_date_time(text: str) -> datetime:
     """Return the UTC time of an RFC 3339 `date-time`. Digits after the microsecond are cut off.
 
-    Raises `InvalidValue` for other forms of ISO 8601. A time without an offset is refused because it is ambiguous.
+    Raises `InvalidValue` for other forms of ISO 8601. A time that has no offset is ambiguous, so it is refused too.
 
     >>> parse_date_time("2026-02-03T23:20:50.52+01:00")
     datetime.datetime(2026, 2, 3, 22, 20, 50, 520000, tzinfo=datetime.timezone.utc)
@@ -179,9 +180,9 @@ def parse_date_time(text: str) -> datetime:
         try:
             return isoparse(text.upper()).astimezone(UTC)
         except (ValueError, OverflowError):
-            pass  # such as 30 February, second 60, or a year out of range in UTC
+            pass  # the time does not exist, has second 60, or is out of range in UTC
         if text[17:19] == "60":
-            wanted = "has second 60, but leap seconds cannot be stored: write second 59, or the next minute"
+            wanted = "has second 60, but this service cannot store leap seconds: write second 59, or the next minute"
             raise InvalidValue(f"expiresAt {wanted}", member="expiresAt")
     wanted = "must be an RFC 3339 date-time with an offset, such as 2026-02-03T23:20:50.52Z"
     raise InvalidValue(f"expiresAt {wanted}", member="expiresAt")
@@ -253,7 +254,7 @@ def _read_amount(value: object, _: object) -> Amount:
 
 _READER: Final = Converter(detailed_validation=True)
 _read_amount_json: Final = _strict(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_integer)
-# These hooks are for members and not for types: an optional member may be absent, but it must not be null.
+# These hooks are for members and not for types, because an optional member may be absent, but must not be null.
 _read_creation: Final = _strict(
     CreateRequest,
     wallet_address=_read_wallet_address,
@@ -274,14 +275,14 @@ def _first_error(error: Exception) -> MalformedJson:
         error = error.exceptions[0]
     if isinstance(error, ForbiddenExtraKeysError):
         unknown = ".".join([*path, printable(min(error.extra_fields))])
-        return MalformedJson(f"{unknown} is not a member that can be set: leave it out", member=unknown)
+        return MalformedJson(f"{unknown} is not a member that a request can set: leave it out", member=unknown)
     if isinstance(error, KeyError):
         missing = ".".join(path)
         return MalformedJson(f"{missing} is missing", member=missing)
     description = str(error)
     if isinstance(error, InvalidValue) and path[-1] != error.details["member"]:
-        # A value inside the member is wrong, such as incomingAmount.assetCode. The message begins with the name of that
-        # value.
+        # A value inside the member is wrong, such as incomingAmount.assetCode. The message begins with the name of the
+        # wrong value.
         path.append(str(error.details["member"]))
         description = f"{'.'.join(path[:-1])}.{description}"
     member = ".".join(path)
@@ -292,13 +293,15 @@ def _first_error(error: Exception) -> MalformedJson:
 
 def _check_metadata(document: object, text: MetadataJson, bytes_max: int, depth_max: int) -> None:
     if len(text.encode("utf-8")) > bytes_max:
-        raise MalformedJson(f"metadata is larger than {bytes_max} bytes as compact JSON: shorten it", member="metadata")
+        raise MalformedJson(
+            f"metadata is larger than {bytes_max} bytes as compact JSON: send smaller metadata", member="metadata"
+        )
     if _depth(document) > depth_max:
         raise MalformedJson(f"metadata is nested more than {depth_max} deep: use fewer levels", member="metadata")
 
 
 def _depth(node: object) -> int:
-    """Return how many arrays and objects are nested in `node`, with `node` itself."""
+    """Return the number of nested levels of arrays and objects in `node`, including `node` itself."""
     if not isinstance(node, dict | list):
         return 0
     return 1 + max(map(_depth, node.values() if isinstance(node, dict) else node), default=0)
@@ -316,7 +319,10 @@ def _write_method(method: IlpPaymentMethod) -> dict[str, str]:
 
 
 def _write_members(cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
-    """Return a cattrs hook that writes `cls` in camelCase, without absent members and those that `_view_text` adds."""
+    """Return a cattrs hook that writes `cls` in camelCase.
+
+    The hook leaves out absent members, and members that `_view_text` adds.
+    """
     written_apart = {"metadata", "result"}
     renamed: dict[str, Any] = {
         each.name: override(rename=_camel_case(each.name), omit=each.name in written_apart) for each in fields(cls)

@@ -1,7 +1,7 @@
-"""Strict reading of values from outside: a value has exactly the expected type, or it is refused.
+"""Read values from outside strictly. A value that does not have exactly the expected type is refused.
 
-`read_json` is the only reader of JSON on which this library relies. It refuses each text that two readers could read
-differently, and takes time linear in the length of the text.
+`read_json` reads all JSON that this library relies on. It refuses each text that two readers could interpret in
+different ways, and takes time linear in the length of the text.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from incoming_payments import limits
 
-# How messages name the types of JSON and TOML.
+# The names of the types of JSON and TOML in messages.
 NAMES: Final[Mapping[type, str]] = {
     dict: "an object",
     list: "an array",
@@ -25,13 +25,13 @@ NAMES: Final[Mapping[type, str]] = {
     float: "a number with a fraction or exponent",
     type(None): "null",
 }
-_NAME_CHARS_MAX: Final = 50  # characters of a name in a message
+_NAME_CHARS_MAX: Final = 50  # the length of a name in a message
 
 
 def wrong_type(value: object, expected: type, names: Mapping[type, str] = NAMES) -> str | None:
     """Return the fault in the type of `value`, or `None` if the type is exactly `expected`.
 
-    A `bool` is no `int` here, and `2.0` is no `int` either, although Python compares both as equal to an `int`.
+    A `bool` and a float such as `2.0` do not count as an `int`, although each is equal to an `int` in Python.
 
     >>> wrong_type(True, int)
     'must be an integer, not a boolean'
@@ -42,9 +42,9 @@ def wrong_type(value: object, expected: type, names: Mapping[type, str] = NAMES)
 
 
 class JsonRefused(ValueError):
-    """The first fault of a JSON text. As a string, it completes a sentence about the whole text.
+    """The first fault of a JSON text. The subject of its string is the whole text.
 
-    `fault` completes a sentence about the value at fault. `path` leads to that value: names and indices, the innermost
+    The subject of `fault` is the wrong value. `path` has the names and indices that lead to this value, the innermost
     first. `position` is the index of the wrong character in a text that is not JSON.
     """
 
@@ -56,7 +56,7 @@ class JsonRefused(ValueError):
 
 
 def read_object(text: bytes) -> dict[str, Any]:
-    """Return the JSON object in `text`, the answer of another system. Raises `ValueError`, which says what is wrong.
+    """Return the JSON object in `text`, the answer of another system. Raises `ValueError`, which describes the fault.
 
     >>> read_object(b'{"active": false, "active": true}')
     Traceback (most recent call last):
@@ -71,22 +71,22 @@ def read_object(text: bytes) -> dict[str, Any]:
 def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store: bool = False) -> Any:
     """Return the JSON value in `octets`. Raises `JsonRefused` for the first fault, and no other exception.
 
-    The text is UTF-8 (RFC 8259 §8.1), without a byte order mark. A name that occurs twice in an object is refused,
-    because two readers could see two values. `NaN` and `Infinity`, which are not JSON, values that are nested too deep,
-    and numbers with too many digits are refused too. With `to_store`, refuse also what a database or a client could
-    change: numbers that a double cannot hold (RFC 7493 §2.2), NUL, and lone surrogates.
+    The text must be UTF-8 (RFC 8259 §8.1) and must have no byte order mark. A name that occurs twice in an object is
+    refused, because two readers could see two values. `NaN` and `Infinity`, which are not JSON, values that are nested
+    too deeply, and numbers with too many digits are refused too. If `to_store` is true, values that a database or a
+    client could change are also refused: numbers that a double cannot hold (RFC 7493 §2.2), NUL, and lone surrogates.
     """
     try:
         text = octets.decode()
         if text.startswith("\ufeff"):
             # `json.loads` raises the same error
             raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
-        # The text is UTF-8, so only an escape can spell a forbidden character.
+        # The text is UTF-8, so only an escape can produce a forbidden character.
         walk = _Walk(depth_max, exact=to_store, checks_strings=to_store and "\\u" in text)
         return walk.value(_DECODER.decode(text), 0)
     except UnicodeDecodeError:
         raise JsonRefused("is not JSON", "is not UTF-8") from None
-    except RecursionError:  # the decoder or the walk raises this error
+    except RecursionError:  # the decoder or `_Walk` raises this error
         fault = f"is nested more than {depth_max} deep"
         raise JsonRefused(fault, fault) from None
     except json.JSONDecodeError as error:
@@ -94,8 +94,8 @@ def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store
         raise JsonRefused("is not JSON", fault, position=error.pos) from None
 
 
-# The decoder keeps details that the default JSON decoder loses. An object is a tuple of its members, an integer is the
-# bytes of its text, and another number is its text.
+# The decoder keeps details that the default JSON decoder loses. It returns an object as a tuple of its members, an
+# integer as the bytes of its text, and another number as its text.
 class _Fraction(str):  # a number with a fraction or an exponent
     __slots__ = ()
 
@@ -107,7 +107,8 @@ class _Constant(str):
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=tuple, parse_int=str.encode, parse_float=_Fraction, parse_constant=_Constant
 )
-_FORBIDDEN: Final = re.compile("[\0\ud800-\udfff]")  # PostgreSQL cannot store NUL; no encoder can write a surrogate
+# NUL, which PostgreSQL cannot store, and surrogates, which no encoder can write
+_FORBIDDEN: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class _Walk:
@@ -121,7 +122,7 @@ class _Walk:
         self._checks_strings = checks_strings
 
     def value(self, raw: Any, depth: int) -> Any:
-        """Return the value of `raw`, which is inside `depth` arrays and objects."""
+        """Return the value of `raw`. `depth` is the number of arrays and objects around `raw`."""
         kind = type(raw)
         if kind is str:
             if self._checks_strings:
@@ -137,7 +138,7 @@ class _Walk:
             return self._number(raw)
         if kind is _Constant:
             raise JsonRefused(f"has {raw}, which is not JSON", f"is {raw}, {_NO_NUMBER}")
-        return raw  # `raw` is true, false or null
+        return raw  # the value is true, false or null
 
     def _object(self, pairs: tuple[tuple[str, Any], ...], depth: int) -> dict[str, Any]:
         if depth > self._depth_max:
@@ -179,23 +180,24 @@ class _Walk:
         return value
 
 
-_NO_NUMBER: Final = "which is not JSON: leave the member out or write a number"
+_NO_NUMBER: Final = "which is not JSON: leave out the member, or write a number"
 _LONG: Final = f"is a number of more than {limits.JSON_NUMBER_CHARS_MAX} characters: write it as a string"
 _INEXACT: Final = "is a number that a double cannot hold exactly (RFC 7493 §2.2): round it, or write it as a string"
 _ZERO: Final = re.compile(r"-?0(?:\.0*)?(?:[eE]|$)")
 
 
 def _is_exact(text: str, value: float) -> bool:
-    """Return whether the double `value` is written as the same number as in `text`.
+    """Return whether the double `value` is exactly the number in `text`.
 
-    A double holds each number of 15 digits. `Decimal` would take most of the time for a body full of short numbers.
+    Every number of up to 15 digits counts as exact, because `Decimal` would take most of the time for a body of many
+    short numbers.
     """
     magnitude = abs(value)
     if magnitude == 0:
         return _ZERO.match(text) is not None
     if magnitude == math.inf:
         return False
-    # a point or an exponent takes at least one of the characters
+    # a point or an exponent takes at least one character of `text`
     if len(text) <= sys.float_info.dig + 1 and magnitude >= sys.float_info.min:
         return True
     return Decimal(text) == Decimal(repr(value))

@@ -323,7 +323,7 @@ def test_serve_ends_with_a_message(disk: FaultyDisk, tmp_path: Path, library: Pa
         disk.set(DEAD)
         assert payer.send(second) in {"T00", NO_ANSWER}
         assert service.wait() == 1
-        assert "has stopped: its disk failed" in service.log_text()
+        assert "has stopped: the disk failed" in service.log_text()
         for _ in range(2):
             service.start()
             assert service.wait() == 1

@@ -107,14 +107,14 @@ def test_create_without_terms() -> None:
             id="nothing to receive",
         ),
         pytest.param(
-            {"expires_at": NOW - TICK}, TermsRefused, "expiresAt", "expiresAt must lie in the future", id="in the past"
+            {"expires_at": NOW - TICK}, TermsRefused, "expiresAt", "expiresAt must be in the future", id="in the past"
         ),
-        pytest.param({"expires_at": NOW}, TermsRefused, "expiresAt", "expiresAt must lie in the future", id="now"),
+        pytest.param({"expires_at": NOW}, TermsRefused, "expiresAt", "expiresAt must be in the future", id="now"),
         pytest.param(
             {"expires_at": NOW + timedelta(hours=1) + TICK},
             TermsRefused,
             "expiresAt",
-            "expiresAt must lie at most 3600 seconds ahead",
+            "expiresAt must be at most 3600 seconds in the future",
             id="too far ahead",
         ),
     ],
@@ -135,8 +135,8 @@ def test_create_accepts_expiries_at_both_bounds(expires_at: datetime) -> None:
 
 
 def test_create_accepts_expiries_up_to_a_year_by_default() -> None:
-    """By default, `expiresAt` may lie at most 366 days ahead."""
+    """By default, `expiresAt` may be at most 366 days in the future."""
     assert a_creation(expires_in_s=366 * 86400).answer.expires_at == NOW + timedelta(days=366)
     with pytest.raises(TermsRefused) as caught:
         a_creation(expires_in_s=366 * 86400 + 1)
-    assert str(caught.value) == "expiresAt must lie at most 31622400 seconds ahead"
+    assert str(caught.value) == "expiresAt must be at most 31622400 seconds in the future"

@@ -114,5 +114,5 @@ def test_packet_may_pass_the_limit_by_the_tolerance(
         assert caught.value.details == {"remaining": remaining}
         assert caught.value.remaining == remaining
         assert str(caught.value) == (
-            f"the packet carries more money than the payment can still take: send at most {remaining}"
+            f"the packet carries more money than the payment can still accept: send at most {remaining}"
         )

@@ -25,7 +25,7 @@ def test_other_text_is_no_key(key: Any) -> None:
     """The error says which characters a key has, and does not repeat the key."""
     with pytest.raises(InvalidValue) as caught:
         idempotency_key(key)
-    assert caught.value.description == "an idempotency key is 1 to 255 printable ASCII characters"
+    assert caught.value.description == "an idempotency key must have 1 to 255 printable ASCII characters"
     assert caught.value.details == {"member": "idempotency_key"}
 
 

@@ -161,8 +161,8 @@ EARLIER = an_earlier_credit(a_payment(State.PENDING))
         (State.COMPLETED, EARLIER, Amount(0, USD), CreditIdReused, {}, REUSED),
         (State.PENDING, EARLIER, Amount(401, USD), CreditIdReused, {}, REUSED),
         (State.PENDING, EARLIER, Amount(400, EUR), CreditIdReused, {}, REUSED),
-        (State.COMPLETED, None, Amount(0, EUR), AssetMismatch, {}, "the payment takes USD at scale 2 only"),
-        (State.PENDING, None, Amount(1, Asset("USD", 3)), AssetMismatch, {}, "the payment takes USD at scale 2 only"),
+        (State.COMPLETED, None, Amount(0, EUR), AssetMismatch, {}, "the payment accepts only USD at scale 2"),
+        (State.PENDING, None, Amount(1, Asset("USD", 3)), AssetMismatch, {}, "the payment accepts only USD at scale 2"),
         (
             State.COMPLETED,
             None,
@@ -179,7 +179,7 @@ EARLIER = an_earlier_credit(a_payment(State.PENDING))
             Amount(2**64 - 1, USD),
             AmountOverflow,
             {},
-            "the total received would pass 2**64 - 1: create another payment",
+            "the total received would exceed 2**64 - 1: create another payment",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from incoming_payments.errors import InvalidValue
 from kits.frozen_values import assert_frozen
 
 ADDRESS = "ilpAddress must be an ILP address of at most 1023 characters, such as g.bank.alice"
-SECRET = "sharedSecret must be base64url without padding, at most 256 characters"
+SECRET = "sharedSecret must be base64url without padding, and have at most 256 characters"
 
 
 def test_spec_2_3_patterns() -> None:

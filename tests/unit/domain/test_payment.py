@@ -97,7 +97,7 @@ def test_invalid_payment_id_is_refused(text: Any) -> None:
     """A text that cannot be the id of a payment is refused."""
     with pytest.raises(InvalidValue) as caught:
         payment_id(text)
-    assert str(caught.value) == "a payment id is a UUID version 7 in lower case"
+    assert str(caught.value) == "a payment id must be a UUID version 7 in lower case"
     assert caught.value.details == {"member": "id"}
 
 
@@ -111,8 +111,8 @@ def test_printable_ascii_is_a_client_id_and_a_credit_id(check: Callable[[str], s
 @pytest.mark.parametrize(
     ("check", "most", "message", "member"),
     [
-        (client_id, 2048, "a client id is 1 to 2048 printable ASCII characters without spaces", "client"),
-        (credit_id, 200, "a credit id is 1 to 200 printable ASCII characters without spaces", "creditId"),
+        (client_id, 2048, "a client id must have 1 to 2048 printable ASCII characters without spaces", "client"),
+        (credit_id, 200, "a credit id must have 1 to 200 printable ASCII characters without spaces", "creditId"),
     ],
 )
 @pytest.mark.parametrize("text", [None, 7, b"x", "", "a b", "a\n", "a\x7f", "\u00e9", "\0", "too long"])
@@ -225,8 +225,8 @@ def test_times_with_another_utc_object_are_equal() -> None:
 @pytest.mark.parametrize(
     ("members", "member", "message"),
     [
-        ({"id": "x"}, "id", "a payment id is a UUID version 7 in lower case"),
-        ({"client": ""}, "client", "a client id is 1 to 2048 printable ASCII characters without spaces"),
+        ({"id": "x"}, "id", "a payment id must be a UUID version 7 in lower case"),
+        ({"client": ""}, "client", "a client id must have 1 to 2048 printable ASCII characters without spaces"),
         ({"asset": "USD"}, "asset", "asset must be "),
         ({"received": 0}, "amount", "an amount must be an Amount of minor units, not int"),
         (
@@ -237,14 +237,14 @@ def test_times_with_another_utc_object_are_equal() -> None:
         ({"limit": 100}, "amount", "an amount must be an Amount of minor units, not int"),
         *(({"limit": limit}, "incomingAmount", LIMIT) for limit in (Amount(0, USD), Amount(1, EUR), Amount(1, USD_3))),
         *(({"version": n}, "version", "version must be an integer from 1 to 1844") for n in (0, -1, True, 1.0, "1")),
-        ({"updated_at": NOW - timedelta(microseconds=1)}, "updatedAt", "updatedAt must not lie before createdAt"),
+        ({"updated_at": NOW - timedelta(microseconds=1)}, "updatedAt", "updatedAt must not be before createdAt"),
         ({"wallet_address": f"{URL}/"}, "walletAddress", f"write the wallet address as {URL}"),
-        ({"closed_at": NOW - timedelta(microseconds=1)}, "closedAt", "closedAt must not lie before createdAt"),
-        ({"expiry_announced_at": NOW}, "expiryAnnouncedAt", "expiryAnnouncedAt must lie after expiresAt"),
+        ({"closed_at": NOW - timedelta(microseconds=1)}, "closedAt", "closedAt must not be before createdAt"),
+        ({"expiry_announced_at": NOW}, "expiryAnnouncedAt", "expiryAnnouncedAt must be after expiresAt"),
         (
             {"expires_at": NOW, "expiry_announced_at": NOW},
             "expiryAnnouncedAt",
-            "expiryAnnouncedAt must lie after expiresAt",
+            "expiryAnnouncedAt must be after expiresAt",
         ),
     ],
     ids=str,
@@ -298,7 +298,7 @@ def test_earliest_payment_id_is_of_1970() -> None:
 @pytest.mark.parametrize(
     ("now", "message"),
     [
-        (EPOCH - timedelta(microseconds=1), "now must not be before 1970: set the clock"),
+        (EPOCH - timedelta(microseconds=1), "now must not be before 1970: set the clock of this machine"),
         (NOW.replace(tzinfo=None), UTC_ONLY),
         (None, UTC_ONLY),
     ],

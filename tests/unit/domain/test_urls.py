@@ -7,10 +7,10 @@ from incoming_payments.errors import InvalidValue
 
 NO_URL = "url must be an absolute http or https URL, in ASCII, of at most 2048 characters"
 UNREADABLE = "url has a host or port that cannot be read"
-USER = "url must not hold a user name or password"
-FRAGMENT = "url must not hold a fragment or a backslash"
-POINTER = "url is a payment pointer: write its URL, with https:// in place of $"
-DOTS = "url must not hold dot segments"
+USER = "url must not contain a user name or password"
+FRAGMENT = "url must not contain a fragment or a backslash"
+POINTER = "url is a payment pointer: write a URL, with https:// in place of $"
+DOTS = "url must not contain dot segments"
 UNSAFE = "url must be an absolute http or https URL without quotes, commas or semicolons"
 
 

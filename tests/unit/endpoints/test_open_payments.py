@@ -409,7 +409,10 @@ def test_5_all_uncovered_components_are_named() -> None:
     response = client.send(client.creation(components=["@method"]))
     assert refusal(response) == (401, "component_not_covered")
     assert error_of(response)["details"] == {"component": "@target-uri, authorization, content-digest"}
-    assert "does not cover @target-uri, authorization, content-digest: add all" in error_of(response)["description"]
+    assert (
+        "does not cover @target-uri, authorization, content-digest: add these components,"
+        in error_of(response)["description"]
+    )
 
 
 def test_5_invalid_signature_shows_the_target_uri() -> None:

@@ -255,7 +255,7 @@ def test_missing_port_raises() -> None:
 
 # --- the policy ----------------------------------------------------------------------------------------
 
-COUNT: Final = "give each peer 1 to 8 tokens"
+COUNT: Final = "a peer must have 1 to 8 tokens: add or remove tokens"
 INVALID_TOKENS: Final = [
     pytest.param([], COUNT, id="none"),
     pytest.param([f"token-number-{n:06}" for n in range(PEER_TOKENS_MAX + 1)], COUNT, id="too many"),
@@ -288,7 +288,7 @@ def test_tokens_within_the_limits_are_accepted(values: list[str]) -> None:
 )
 def test_duplicate_token_is_refused(peers: list[HttpPeer]) -> None:
     """A token may be listed only once among all peers."""
-    with pytest.raises(InvalidValue, match=r"^a token is listed twice: list it once$") as refused:
+    with pytest.raises(InvalidValue, match=r"^a token is listed twice: list each token only once$") as refused:
         a_policy(peers=peers)
     assert refused.value.details == {"member": "peers"}
 

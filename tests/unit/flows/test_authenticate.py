@@ -399,7 +399,8 @@ def test_token_without_a_key_needs_the_port() -> None:
     response = client.create()
     assert refusal(response) == (401, "key_unusable")
     assert (
-        hint(response) == "the introspector answered without a key, and ports has no client_keys: pass client_keys=..."
+        hint(response)
+        == "the introspector gave no key for the token, and ports has no client_keys: pass client_keys=..."
     )
 
 

@@ -68,7 +68,7 @@ def test_unknown_payment_and_invalid_arguments_are_refused() -> None:
     ports = Ports(store=MemoryStore())
     with pytest.raises(PaymentNotFound):
         run(complete(NOBODYS_ID, clock=FakeClock()), ports)
-    with pytest.raises(InvalidValue, match="a payment id is"):
+    with pytest.raises(InvalidValue, match="a payment id must be"):
         run(complete("1", clock=FakeClock()), ports)
     assert isinstance(ports.store, MemoryStore)
     id = stored(ports.store)

@@ -170,7 +170,9 @@ def test_different_wallet_address_from_the_port_is_refused() -> None:
     flow = creation_flow(service, service.client().creation())
     next(flow)
     admitted(flow, AccessTokenInfo(SHOP, ed25519_key().public_jwk(), [a_right("create")]))
-    with pytest.raises(ConfigurationError, match=f"^wallet_addresses.find answered with {BOB.url} for {ALICE.url}: "):
+    with pytest.raises(
+        ConfigurationError, match=f"^wallet_addresses.find returned the wallet address {BOB.url} for {ALICE.url}: "
+    ):
         flow.send(BOB)
 
 
@@ -189,7 +191,7 @@ def test_policy_limits_apply() -> None:
 def test_default_expiry_of_the_policy() -> None:
     """A payment without amount and expiry expires at the default, and the client reads when. So does one of the host.
 
-    After that time the payment takes no money.
+    After that time the payment accepts only no money.
     """
     service = Service(default_expiry_s=600)
     expected = (NOW + timedelta(seconds=600)).isoformat().replace("+00:00", "Z")

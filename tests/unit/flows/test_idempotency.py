@@ -548,7 +548,9 @@ def test_other_arguments_under_the_same_key_are_refused(change: dict[str, Any]) 
     service = a_service(Service())
     given: dict[str, Any] = {"wallet_address": ALICE.url, "incoming_amount": Amount(5, USD), "idempotency_key": "k"}
     service.create(**given)
-    with pytest.raises(IdempotencyKeyReused, match="pass the same arguments to get that payment, and a new key only"):
+    with pytest.raises(
+        IdempotencyKeyReused, match=("pass the same arguments to get the first payment, and a new key only")
+    ):
         service.create(**{**given, **change})
 
 

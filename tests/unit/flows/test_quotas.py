@@ -253,7 +253,7 @@ def test_port_that_answers_whether_a_request_is_admitted_is_named(answer: bool) 
 
     service = Service()
     service.replace(quotas=Whether())
-    with pytest.raises(ConfigurationError, match=f"^quotas.admit answered {answer}: return None to admit the request"):
+    with pytest.raises(ConfigurationError, match=f"^quotas.admit returned {answer}: return None to admit the request"):
         service.client().create()
 
 

@@ -66,5 +66,5 @@ def test_wrong_answer_of_the_allocator_is_refused(answer: object, found: str) ->
     service = IncomingPayments(policy=POLICY, ports=ports)
     with pytest.raises(ConfigurationError) as caught:
         service.create(wallet_address=ALICE.url)
-    text = f"methods.allocate answered {found}: return a list of 1 to {METHODS_MAX} IlpPaymentMethod"
+    text = f"methods.allocate returned {found}: return a list of 1 to {METHODS_MAX} IlpPaymentMethod"
     assert str(caught.value) == text

@@ -25,7 +25,10 @@ ALICE = WalletAddressUrl("https://bank.example/alice")
 BOB = WalletAddressUrl("https://bank.example/bob")
 SHOP = "https://shop.example"
 ANOTHER_WALLET = "the access token is for another wallet address: request a grant for this wallet address"
-ANOTHER_CLIENT = "another client created this payment, and the access token covers only payments of your own client"
+ANOTHER_CLIENT = (
+    "another client created this payment, but the access token covers only payments of your client: request a "
+    "grant with the -all form of the action"
+)
 NOT_FOUND = "there is no such incoming payment: check the id"
 
 
@@ -89,7 +92,7 @@ def test_right_refuses_unknown_actions(actions: object) -> None:
     """A right with an unknown action is refused, and so is a single name in place of a list."""
     with pytest.raises(InvalidValue) as caught:
         AccessRight(actions)  # type: ignore[arg-type] # on purpose
-    assert str(caught.value) == f"actions must be among {', '.join(Action)}"
+    assert str(caught.value) == f"each of actions must be one of {', '.join(Action)}"
     assert caught.value.details == {"member": "actions"}
 
 
@@ -131,7 +134,7 @@ def test_authorize(held: Action, required: Action) -> None:
         with pytest.raises(TokenRefused) as caught:
             authorize(rights, required)
         assert caught.value.code == "insufficient_rights"
-        assert str(caught.value) == f"the access token has no right to {required}: request a grant with that action"
+        assert str(caught.value) == f"the access token has no right to {required}: request a grant with this action"
         assert caught.value.details == {"action": required.value}
         assert type(caught.value.details["action"]) is str
     else:

@@ -104,7 +104,7 @@ def test_token_expires_at_its_time(expires_at: datetime | None, expired: bool) -
     ("found", "reason", "message"),
     [
         (None, "invalid_token", "the access token is not active: request a new grant"),
-        (info(NOW), "token_expired", "the access token has expired: rotate it or request a new grant"),
+        (info(NOW), "token_expired", "the access token has expired: rotate the token, or request a new grant"),
     ],
 )
 def test_inactive_token_is_refused(found: AccessTokenInfo | None, reason: str, message: str) -> None:
@@ -135,7 +135,7 @@ def test_static_introspector_refuses_a_token_listed_twice() -> None:
     """A token that is listed twice is refused, because its facts would be ambiguous."""
     with pytest.raises(InvalidValue) as caught:
         StaticIntrospector([(AccessToken("one"), info()), (AccessToken("one"), info(NOW))])
-    assert str(caught.value) == "an access token is listed twice: list it once"
+    assert str(caught.value) == "an access token is listed twice: list each token only once"
     assert caught.value.details == {"member": "token"}
 
 
@@ -176,14 +176,14 @@ ISSUER = "https://auth.bank.example"
         (
             {"aud": ["shop", "bänk"]},
             "rfc9767",
-            "audience is 'bank', and the introspection answer has the aud ['shop', 'b\\xe4nk']: if it names",
+            "audience is 'bank', and the introspection answer has the aud ['shop', 'b\\xe4nk']: if this aud names",
         ),
         ({"key": ...}, "rfc9767", "the introspection answer has no key by value: let the authorization server send"),
         ({"key": "key-7"}, "rfc9767", "the introspection answer has no key by value: let"),
         (
             {"key": {"proof": "mtls", "jwk": {}}},
             "rfc9767",
-            "the introspection answer has a key without a JWK, or for another proof than httpsig: let",
+            "the introspection answer has a key that has no JWK, or whose proof method is not httpsig: let",
         ),
         ({"key": ..., "client": ...}, "rafiki", "the introspection answer has neither a usable client or instance_id"),
     ],

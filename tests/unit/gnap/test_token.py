@@ -10,7 +10,7 @@ from kits.frozen_values import assert_frozen
 
 MISSING = "the request has no access token: send Authorization: GNAP <token>"
 TOKEN68 = "the access token must be 1 to 4096 letters, digits and -._~+/, with = only at the end (RFC 9110 §11.2)"
-SEVERAL = "the request has several Authorization fields: send one"
+SEVERAL = "the request has several Authorization fields: send only one"
 FORM = "Authorization must have the form: GNAP <token> (RFC 9635 §7.2)"
 
 

@@ -111,7 +111,9 @@ def test_404_because_of_a_wrong_mount_is_logged(host: MemoryHost, caplog: pytest
     """The line names the path that arrived, the expected one, and the mount that fits. Other 404s leave no line."""
     application = host.application(Service())
     assert refusal(host.call(application, Request("GET", f"/pay{ID_PATH}"))) == (404, "not_found")
-    expected = f"incoming payments: '/pay{ID_PATH}' is not found, because the service expects '/op{ID_PATH}': set mount"
+    expected = (
+        f"incoming payments: '/pay{ID_PATH}' does not exist, because the service expects '/op{ID_PATH}': set mount"
+    )
     assert [record.getMessage()[: len(expected)] for record in caplog.records] == [expected]
     assert "mount='/pay'" in caplog.text
     for path in (ID_PATH, f"/op{ID_PATH}", f"{ID_PATH}/x", "/", "/wp-login.php"):
@@ -123,10 +125,10 @@ def test_service_of_another_kind_is_refused(host: MemoryHost) -> None:
     """An adapter that gets the other kind of service or a mount without a slash refuses when it is built."""
     service = Service()
     wrong = host.other(policy=service.policy, ports=service.ports)
-    text = f"takes {host.service.__name__}, not {host.other.__name__}: WsgiApplication is sync"
+    text = f"takes {host.service.__name__}, not {host.other.__name__}: use WsgiApplication for a sync service"
     with pytest.raises(ConfigurationError, match=text):
         host.adapter(wrong)
-    with pytest.raises(ConfigurationError, match="mount='op' must begin with a slash, as \"/op\" does"):
+    with pytest.raises(ConfigurationError, match="mount='op' must begin with a slash, such as \"/op\""):
         host.application(service, mount="op")
 
 
@@ -239,7 +241,7 @@ def test_unavailable_store_is_t00_for_a_peer(host: MemoryHost, caplog: pytest.Lo
     [record] = [record for record in caplog.records if record.name.startswith("incoming_payments")]
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
-        "incoming payments: the store is unavailable; clients have to retry: locked",
+        "incoming payments: the store is unavailable, so clients have to retry: locked",
     )
 
 

@@ -133,7 +133,7 @@ def test_asgi_application_under_wsgi_is_a_mistake_of_the_host(caplog: pytest.Log
     with urls(routes(asgi_application(service)), ""), serving_wsgi(get_wsgi_application()) as port:
         unsigned = Request("POST", PATH, headers=[JSON], body=b"{}")
         assert client_at(service, port).send(unsigned).status == 500
-    assert "an AsgiApplication needs an ASGI server: under WSGI, give routes() a WsgiApplication" in caplog.text
+    assert "an AsgiApplication needs an ASGI server: in a WSGI server, pass a WsgiApplication" in caplog.text
 
 
 def test_another_object_than_an_application_is_refused() -> None:

@@ -99,15 +99,15 @@ def test_responses_without_a_cause_are_not_logged(caplog: pytest.LogCaptureFixtu
         (
             lambda log: log.note(store_outage()),
             LOGGED_A_MINUTE_MAX,
-            "the store is unavailable; clients have to retry: locked",
+            "the store is unavailable, so clients have to retry: locked",
             "more outages of the store were not logged",
         ),
         (
             lambda log: log.nothing_read("POST", "/x"),
             LOGGED_A_MINUTE_MAX,
             (
-                "no byte of the body of POST '/x' arrived. The client sent none, or code in front of the "
-                "service has read the body; such code must pass the bytes on, as answer(..., body=...)"
+                "no byte of the body of POST '/x' arrived. The client sent no body, or code in front of the "
+                "service has read the body. Such code must pass the body on with answer(..., body=...)"
             ),
             "more hints were not logged",
         ),
@@ -115,8 +115,8 @@ def test_responses_without_a_cause_are_not_logged(caplog: pytest.LogCaptureFixtu
             lambda log: log.not_found("/pay/incoming-payments/1", MOUNT),
             LOGGED_A_MINUTE_MAX,
             (
-                "'/pay/incoming-payments/1' is not found, because the service expects '/op/incoming-payments/1': set "
-                "mount='/pay', or correct the path of base_url, the proxy or the route"
+                "'/pay/incoming-payments/1' does not exist, because the service expects '/op/incoming-payments/1': set "
+                "mount='/pay', or correct the path in base_url, in the proxy or in the route"
             ),
             "more hints were not logged",
         ),
@@ -173,7 +173,7 @@ def test_outage_names_its_port(caplog: pytest.LogCaptureFixture, error: PortUnav
         for _ in range(2 * LOGGED_A_MINUTE_MAX * (other is not type(error))):
             log.note(Response(503, (), b"", cause=other("x")))
     log.note(Response(503, (), b"", cause=error))
-    line = f"incoming payments: {port} is unavailable; clients have to retry: {error}"
+    line = f"incoming payments: {port} is unavailable, so clients have to retry: {error}"
     assert messages(caplog)[-1] == line
     assert (caplog.records[-1].levelname == "ERROR") == isinstance(error, ClockBehind)
 

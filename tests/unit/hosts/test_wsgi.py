@@ -55,7 +55,7 @@ def test_wrong_setting_of_the_introspector_is_logged(caplog: pytest.LogCaptureFi
     assert record.getMessage() == (
         "incoming payments: a request was refused with invalid_token: issuer is 'https://auth.bank.example', and the "
         "introspection answer has the iss 'https://auth.bank.example/': if this is your authorization server, set "
-        "issuer to its iss"
+        "issuer to this iss"
     )
     assert client.token not in caplog.text
 

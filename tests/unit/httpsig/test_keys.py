@@ -272,7 +272,7 @@ def test_malformed_json_is_refused(jwk: str | bytes, says: str) -> None:
 
 def test_disclosed_private_key_has_its_own_rule() -> None:
     """A private key in place of a public one is refused with its own rule, so that a host can raise an alarm."""
-    with pytest.raises(MalformedKey, match="disclosed") as caught:
+    with pytest.raises(MalformedKey, match="no longer secret") as caught:
         load_jwk({**ED, "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"})
     assert caught.value.details == {"member": "d", "rule": "private_key_disclosed"}
     assert "nWGx" not in caught.value.description

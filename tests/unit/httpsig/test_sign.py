@@ -112,7 +112,7 @@ def test_malformed_label_is_refused(label: str) -> None:
     """A label must be a key of RFC 9651 §3.1.2, so it cannot inject other members into the field."""
     with pytest.raises(InvalidValue) as caught:
         sign(get(), KEY, created=NOW, label=label)
-    assert str(caught.value).startswith("label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2)")
+    assert str(caught.value).startswith("label must consist of lower case letters, digits and _-.* (RFC 9651 §3.1.2),")
     assert caught.value.details == {"member": "label"}
 
 

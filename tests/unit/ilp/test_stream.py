@@ -117,7 +117,7 @@ def test_rfc_29_large_maximum_saturates(octets: str, frame: Frame) -> None:
     ("octets", "message"),
     [
         pytest.param("", "a byte is missing, at byte 0", id="empty"),
-        pytest.param("020c010001000100", "STREAM version 2 is not supported, at byte 0", id="version"),
+        pytest.param("020c010001000100", "STREAM version 2 is not supported: use version 1, at byte 0", id="version"),
         pytest.param("01", "a byte is missing, at byte 1", id="no type"),
         pytest.param(
             "010b010001000100", "11 is not the type of an ILP packet that carries STREAM, at byte 1", id="type"

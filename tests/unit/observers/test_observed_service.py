@@ -207,7 +207,7 @@ def test_store_decides_about_readiness(way: str, store: object, line: str, caplo
     observed.kit.replace(store=store)
     assert observed.call("is_ready") is False
     [record] = caplog.records
-    assert record.getMessage() == "incoming payments: not ready, because the store failed"
+    assert record.getMessage() == "incoming payments: a readiness check failed, because the store failed"
     assert record.__dict__["event"] == "not_ready"
     assert record.exc_info is not None
     assert line in f"{record.exc_info[0].__name__ if record.exc_info[0] else ''}: {record.exc_info[1]}"

@@ -44,6 +44,6 @@ def test_failures_of_an_observer_are_logged_at_a_limited_rate(caplog: pytest.Log
 @pytest.mark.parametrize("observer", [object(), Recorder, Async(), print])
 def test_object_without_a_sync_method_is_refused(observer: Any) -> None:
     """The error says what to pass."""
-    with pytest.raises(ConfigurationError, match="observer must be an object with a method observe") as caught:
+    with pytest.raises(ConfigurationError, match="observer must be an object with a sync method observe,") as caught:
         Reporter(observer)
     assert caught.value.details["setting"] == "observer"

@@ -255,7 +255,8 @@ def test_failed_fetch_never_drops_good_keys(
             keys.find(client(peer), "new")
     (line,) = caplog.records
     assert line.__dict__["event"] == "document_refresh_failed"
-    start = "incoming payments: a refresh failed, so a document that is 301 s old stays in use: "
+    start = "incoming payments: a document could not be fetched again, so the cached document, which is 301 s old, "
+    start += "stays in use: "
     start += f"{client(peer)}/jwks.json cannot be used: "
     assert line.getMessage().startswith(start)
 
@@ -888,6 +889,6 @@ def test_missing_extra_is_named(cls: type, package: str, monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, f"incoming_payments.outbound._{package}", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
-        ModuleNotFoundError, match=rf"^{package} is not installed: pip install 'incoming-payments\[outbound\]'"
+        ModuleNotFoundError, match=rf"^{package} is not installed: run pip install 'incoming-payments\[outbound\]'"
     ):
         cls()

@@ -239,7 +239,7 @@ def test_outage_of_the_wallet_addresses_is_503(cls: type, peer: Peer) -> None:
         response = client.create(walletAddress=alice(peer))
         assert refusal(response) == (503, "wallet_addresses_unavailable")
         assert b"500" not in response.body
-    assert "answered 500" in str(response.cause)
+    assert "answered with status 500" in str(response.cause)
 
 
 @pytest.mark.parametrize("cls", BOTH)

@@ -19,13 +19,13 @@ def test_backup_copies_the_database_while_it_is_in_use(tmp_path: Path, capsys: p
     assert main(["init", str(folder)]) == 0
     arguments = ["backup", str(target), "--config", str(folder / CONFIGURATION)]
     assert main(arguments) == 1
-    assert "does not exist: nothing to back up" in capsys.readouterr().err
+    assert "does not exist: correct the path of the database to back up" in capsys.readouterr().err
     with SqliteStore(folder / "payments.sqlite3") as store:
         id = create(store)
         assert main(arguments) == 0
-        assert f"Wrote {target}, and read it back" in capsys.readouterr().out
+        assert f"Wrote and verified the backup {target}." in capsys.readouterr().out
         assert main(arguments) == 1
-        assert "exists: name a new file for the backup" in capsys.readouterr().err
+        assert "exists: choose the path of a new file for the backup" in capsys.readouterr().err
     with SqliteStore(target) as copy:
         assert copy.load(id).id == id
 
@@ -33,10 +33,16 @@ def test_backup_copies_the_database_while_it_is_in_use(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        ("none/x.sqlite3", "{target}: the folder {folder}/none does not exist: create it, or name another target"),
-        ("", "{folder} is a folder: name a new file in it, such as {folder}/backup.sqlite3"),
-        ("payments.sqlite3", "{target} exists: name a new file for the backup"),
-        ("payments.sqlite3/x", "{target}: the folder {folder}/payments.sqlite3 does not exist: create it, or name"),
+        (
+            "none/x.sqlite3",
+            "{target}: the folder {folder}/none does not exist: create the folder, or choose another target",
+        ),
+        ("", "{folder} is a folder: give the path of a new file in the folder, such as {folder}/backup.sqlite3"),
+        ("payments.sqlite3", "{target} exists: choose the path of a new file for the backup"),
+        (
+            "payments.sqlite3/x",
+            "{target}: the folder {folder}/payments.sqlite3 does not exist: create the folder, or choose",
+        ),
     ],
 )
 def test_target_that_cannot_be_written_is_refused(
@@ -56,7 +62,9 @@ def test_backup_without_a_database_names_the_setting(folder: Path, capsys: pytes
     """The error names the configuration, its setting and the file."""
     path = folder / CONFIGURATION
     assert main(["backup", str(folder / "x.sqlite3"), "--config", str(path)]) == 1
-    says = f"{path}: database: {folder / 'payments.sqlite3'} does not exist: nothing to back up"
+    says = (
+        f"{path}: database: {folder / 'payments.sqlite3'} does not exist: correct the path of the database to back up"
+    )
     assert capsys.readouterr().err == f"incoming-payments: {says}\n"
 
 

@@ -126,7 +126,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["init", str(tmp_path)]) == 1
     assert [name] == [path.name for path in tmp_path.iterdir()]
     assert (tmp_path / name).read_text("utf-8") == "precious"
-    says = f"incoming-payments: {tmp_path / name} exists: choose another folder, or move the file away\n"
+    says = f"incoming-payments: {tmp_path / name} exists: choose another folder, or move this file away\n"
     assert says == capsys.readouterr().err
 
 
@@ -154,7 +154,7 @@ def test_init_with_a_file_in_place_of_the_folder_is_refused(tmp_path: Path, caps
     """The error says that a folder is needed."""
     (tmp_path / "file").touch()
     assert main(["init", str(tmp_path / "file")]) == 1
-    says = f"incoming-payments: {tmp_path / 'file'} is a file: name a folder, which may be a new one\n"
+    says = f"incoming-payments: {tmp_path / 'file'} is a file: give the path of a folder\n"
     assert capsys.readouterr().err == says
 
 

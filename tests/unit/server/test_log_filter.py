@@ -42,7 +42,7 @@ def test_each_place_in_the_code_has_its_own_limit() -> None:
     *_, before, last, other = stream.getvalue().splitlines()
     assert (before, last, other) == (
         "request 9",
-        "request 14 (4 more of these lines were suppressed)",
+        "request 14 (4 lines from the same place were suppressed)",
         "the store: locked",
     )
     assert stream.getvalue().count("\n") == LOGGED_A_MINUTE_MAX + 2
@@ -57,7 +57,7 @@ def test_line_with_wrong_arguments_passes() -> None:
     clock.now += 60
     last = logging.LogRecord("x", logging.WARNING, "f.py", 1, "a %d", ("s",), None)
     assert limited.filter(last)
-    assert (last.msg, last.args) == ("a %d (1 more of these lines were suppressed)", ("s",))
+    assert (last.msg, last.args) == ("a %d (1 lines from the same place were suppressed)", ("s",))
 
 
 def test_lines_with_a_traceback_are_limited() -> None:

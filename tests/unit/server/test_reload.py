@@ -92,15 +92,15 @@ def test_broken_file_keeps_the_old_settings(bank: Bank) -> None:
         edit(bank.folder, token, "NEW-TOKEN")
         (bank.folder / PEER_TOKEN).write_text("short")
         process.send_signal(signal.SIGHUP)
-        await_lines(bank.log, "the configuration is not used")
+        await_lines(bank.log, "the new configuration has an error")
         assert client.create().status_code == 201
         (bank.folder / PEER_TOKEN).write_text(peer_token)
         process.send_signal(signal.SIGHUP)
         await_lines(bank.log, "was read again")
         assert code_of(client.create()) == (401, "invalid_token")
     says = (
-        "ERROR incoming_payments.server.reload configuration_refused: incoming payments: the configuration is not used,"
-        f" and the old settings stay: {bank.configuration}: peer[0].token_files[0]: "
+        "ERROR incoming_payments.server.reload configuration_refused: incoming payments: the new configuration has "
+        f"an error, so the old settings stay: {bank.configuration}: peer[0].token_files[0]: "
         f"{bank.folder / PEER_TOKEN} must hold a token"
     )
     assert says in bank.log.read_text("utf-8")
@@ -149,7 +149,7 @@ def test_setting_that_needs_a_restart_stays(
     with caplog.at_level(logging.WARNING):
         reloadable.reload()
 
-    text = f"incoming payments: {folder / CONFIGURATION}: {name} has changed, but needs a restart; the old value stays"
+    text = f"incoming payments: {folder / CONFIGURATION}: {name} has changed, but the old value stays until a restart"
     assert text in caplog.messages
     before, after = used
     assert after.introspector.introspect(TokenQuery(AccessToken("NEW-TOKEN"), "read")) is not None
@@ -167,7 +167,7 @@ def test_changed_authorization_server_needs_a_restart(folder: Path, caplog: pyte
     new = '\n[authorization_server]\nurl = "https://auth.bank.example/x"\ndialect = "rafiki"\n'
     edit(folder, "\n# [authorization_server]\n", new)
     reloadable.reload()
-    assert "[authorization_server] has changed, but needs a restart" in caplog.text
+    assert "[authorization_server] has changed, but the old value stays until a restart" in caplog.text
     assert used[1].given.authorization_server is None
 
 
@@ -181,7 +181,7 @@ def test_removed_table_needs_a_restart(tmp_path: Path, caplog: pytest.LogCapture
     text = (tmp_path / CONFIGURATION).read_text("utf-8")
     (tmp_path / CONFIGURATION).write_text(re.sub(r"(?s)\n\[authorization_server\]\n.*?\n\n", "\n\n", text))
     reloadable.reload()
-    needs = "has changed, but needs a restart"
+    needs = "has changed, but the old value stays"
     for name in ("authorization_server.cache_s", "[authorization_server]"):
         assert f"{name} {needs}" in caplog.text
     assert [settings.given.authorization_server for settings in used] == [used[0].given.authorization_server] * 3
@@ -210,7 +210,9 @@ def test_events_and_warnings_of_a_reload(folder: Path, caplog: pytest.LogCapture
         ("WARNING", "configuration_warning"),
         ("ERROR", "configuration_refused"),
     ]
-    assert f"{folder / SERVER_SECRET}: other users have access (mode 0644): chmod go-rwx it" in caplog.messages[1]
+    assert (
+        f"{folder / SERVER_SECRET}: other users have access (mode 0644): run chmod go-rwx on it" in caplog.messages[1]
+    )
 
 
 def test_application_that_cannot_be_built_keeps_the_old_one(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -193,7 +193,7 @@ def test_serve_without_its_server(
     monkeypatch.setitem(sys.modules, library, None)
 
     assert main(["serve", "--config", str(folder / CONFIGURATION)]) == 1
-    says = "incoming-payments: serve needs uvicorn and httptools: pip install 'incoming-payments[serve]'\n"
+    says = "incoming-payments: serve needs uvicorn and httptools: run pip install 'incoming-payments[serve]'\n"
     assert says == capsys.readouterr().err
 
 
@@ -207,7 +207,7 @@ def test_files_that_others_can_read_get_a_warning(folder: Path, capsys: pytest.C
 
     assert main(["serve", "--config", str(path)]) == 1
     warning, _, refusal = capsys.readouterr().err.splitlines()
-    says = f"{folder / SERVER_SECRET}: other users have access (mode 0644): chmod go-rwx it"
+    says = f"{folder / SERVER_SECRET}: other users have access (mode 0644): run chmod go-rwx on it"
     assert f"incoming-payments: warning: {says}" == warning
     assert refusal.startswith(f"incoming-payments: {path}: listen.host: cannot listen on no.such.host.invalid")
 
@@ -231,6 +231,6 @@ def test_database_in_a_missing_folder_is_refused(folder: Path, capsys: pytest.Ca
     path.write_text(text.replace("payments.sqlite3", "none/payments.sqlite3"), "utf-8")
 
     assert main(["serve", "--config", str(path)]) == 1
-    why = f"the folder {folder / 'none'} does not exist: create it, or give a file in another folder"
+    why = f"the folder {folder / 'none'} does not exist: create the folder, or give a file in another folder"
     says = f"incoming-payments: {path}: database: {why}\n"
     assert says == capsys.readouterr().err

@@ -213,7 +213,7 @@ def test_worker_that_cannot_be_started_stops_the_service(tmp_path: Path) -> None
     """When the system refuses a process, no further one is started, and the service ends with status 1."""
     with supervised(tmp_path, FAILING_FORK, count=3) as program:
         assert ended(program.process) == 1
-    why = "(Resource temporarily unavailable), so the service stops: allow it more processes or memory"
+    why = "(Resource temporarily unavailable), so the service stops: allow the service more processes or memory"
     assert f"incoming payments: worker 1 could not be started {why}\n" in program.log.read_text("utf-8")
     assert "worker 2" not in program.log.read_text("utf-8")
 
@@ -279,7 +279,7 @@ def test_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
         program.process.terminate()
         assert ended(program.process) == 1
         assert [is_running(pid) for pid in (first, second)] == [False, False]
-    text = r"incoming payments: workers [01, ]+ have not stopped after 1 seconds, so they are killed\n"
+    text = r"incoming payments: workers [01, ]+ have not stopped after 1 seconds, so the service kills them\n"
     assert len(re.findall(text, program.log.read_text("utf-8"))) == 1
 
 
@@ -302,7 +302,7 @@ def test_worker_that_hangs_is_replaced(tmp_path: Path, is_stopped: bool) -> None
         assert [is_running(each) for each in (pid, other, new_pid)] == [False, True, True]
         program.process.terminate()
         assert ended(program.process) == 0
-    text = rf"worker {lost} \(process {pid}\) is stopped or hangs: no sign of life for 3 seconds, so it is killed\n"
+    text = rf"worker {lost} \(process {pid}\) has sent no heartbeat for 3 seconds, so the service kills it\n"
     assert len(re.findall(text, program.log.read_text("utf-8"))) == 1
 
 
@@ -317,7 +317,7 @@ def test_suspended_machine_loses_no_worker(tmp_path: Path) -> None:
             time.sleep(4)
         assert program.workers() == workers
         assert all(map(is_running, everything))
-        assert "sign of life" not in program.log.read_text("utf-8")
+        assert "heartbeat" not in program.log.read_text("utf-8")
 
 
 # --- the service ---
@@ -443,7 +443,7 @@ def test_stopped_worker_of_the_service_is_replaced(tmp_path: Path) -> None:
         assert [client.create().status_code for _ in range(8)] == [201] * 8
         await_lines(tmp_path / "log", "Application startup complete", 3)
         assert [is_running(pid) for pid in (first, second)] == [False, True]
-        assert (tmp_path / "log").read_text("utf-8").count("sign of life") == 1
+        assert (tmp_path / "log").read_text("utf-8").count("heartbeat") == 1
 
 
 def slow_uploads(port: int) -> list[socket.socket]:

@@ -60,12 +60,12 @@ def test_equal_values_need_not_be_the_same_object() -> None:
 
 
 CREATION = "a creation must store a payment that has received nothing, and no credit"
-KEY_OF_ANOTHER = "the record of the idempotency key must name the payment that is stored with it"
+KEY_OF_ANOTHER = "the record of the idempotency key must name the payment of the same decision"
 KEY_OF_AN_UPDATE = "only a creation can have an idempotency key"
 NO_PAYMENT = "a decision that stores no payment cannot store events, a credit or a key"
 TERMS = "a decision cannot change the id or the terms of a payment"
 BACKWARDS = "updatedAt cannot move backwards"
-REOPENED = "a decision must not change closed_at or expiry_announced_at once it is set: keep the stored value"
+REOPENED = "a decision must not change a closed_at or expiry_announced_at that is set: keep the stored value"
 EVENTS_MISSING = "every change needs an event, and version must equal the number of events so far"
 EVENTS_WRONG = "events must name the payment and its total received, with versions that have no gap"
 CREDITED_EVENTS = "a credit must have exactly one credited event, and no other change may have one"

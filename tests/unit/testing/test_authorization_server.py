@@ -189,8 +189,8 @@ def test_lines_of_the_process(
     ("line", "reason"),
     [
         ("revoke T", "Expecting value"),
-        ("[]", "cannot be done"),
-        ('"revoke"', "cannot be done"),
+        ("[]", "is not a valid command"),
+        ('"revoke"', "is not a valid command"),
         ('{"do": "renew"}', "'renew'"),
         ('{"do": "issue"}', "missing 1 required positional argument: 'token'"),
         ('{"do": "fail", "fault": "bang"}', "fault must be one of delay"),
@@ -199,11 +199,11 @@ def test_lines_of_the_process(
 def test_wrong_line_ends_the_process_with_a_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, reason: str
 ) -> None:
-    """A line that cannot be done ends the process, and the message repeats it, has the reason and shows a good one."""
+    """A line that is not a command ends the process. The message has the line, the reason and a valid command."""
     monkeypatch.setattr(sys, "stdin", iter([line]))
     assert authorization_server.main([]) == 1
     [error] = capsys.readouterr().err.splitlines()
-    assert error.startswith(f"authorization server: {line!r} cannot be done: ")
+    assert error.startswith(f"authorization server: {line!r} is not a valid command (")
     assert reason in error
     assert error.endswith('write lines such as {"do": "issue", "token": "T", "actions": ["create"], "jwk": {...}}')
 

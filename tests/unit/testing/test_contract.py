@@ -150,13 +150,13 @@ def run_test(store_class: type[ReferenceStore], test: Callable[..., None], direc
 @pytest.mark.parametrize("hook", ["open_again", "break_store"])
 def test_hooks_must_be_overridden(hook: str, tmp_path: Path) -> None:
     """The message names the hook, and what to do when a store has nothing to open again or to break."""
-    with pytest.raises(NotImplementedError, match=f"{hook}: override it .*; if"):
+    with pytest.raises(NotImplementedError, match=f"{hook} is missing: override {hook} in .*If"):
         getattr(StoreContract(), hook)(MemoryStore(), tmp_path)
 
 
 def test_make_store_must_be_overridden(tmp_path: Path) -> None:
     """The message names the method."""
-    with pytest.raises(NotImplementedError, match="make_store: override it"):
+    with pytest.raises(NotImplementedError, match="make_store is missing: override make_store"):
         StoreContract().make_store(tmp_path)
 
 
@@ -175,6 +175,6 @@ for module in ("contract", "nonces"):
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stderr) == (0, "")
     assert [line.rpartition(": ")[2] for line in run.stdout.splitlines()] == [
-        "pip install 'incoming-payments[testing]'",
-        "pip install 'incoming-payments[testing]'",
+        "run pip install 'incoming-payments[testing]'",
+        "run pip install 'incoming-payments[testing]'",
     ]

@@ -79,7 +79,7 @@ def test_a_record_for_each_process_is_detected(test: Callable[[NonceContract, An
 
 def test_hooks_must_be_overridden(tmp_path: Path) -> None:
     """The message names the method, and the setting for a port of one process."""
-    with pytest.raises(NotImplementedError, match=r"open_again: override it .* memory_only = True"):
+    with pytest.raises(NotImplementedError, match=r"open_again is missing: override open_again .* memory_only = True"):
         NonceContract().open_again(MemoryNonces(), tmp_path)
-    with pytest.raises(NotImplementedError, match="make_nonces: override it"):
+    with pytest.raises(NotImplementedError, match="make_nonces is missing: override make_nonces"):
         NonceContract().make_nonces(tmp_path)

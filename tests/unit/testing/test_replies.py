@@ -73,9 +73,9 @@ def test_request_equals_that_of_the_node_library() -> None:
         ("", "a length is missing, at byte 0"),
         ("03672e61", "a byte is missing, at byte 4"),
         ("03672e6109", "a length is missing, at byte 5"),
-        ("01670903585250", "the ILDCP response holds an invalid ILP address or asset, at byte 0"),
-        ("03672ee90903585250", "the ILDCP response holds an invalid ILP address or asset, at byte 0"),
-        ("03672e610900", "the ILDCP response holds an invalid ILP address or asset, at byte 0"),
+        ("01670903585250", "the ILDCP response contains an invalid ILP address or asset, at byte 0"),
+        ("03672ee90903585250", "the ILDCP response contains an invalid ILP address or asset, at byte 0"),
+        ("03672e610900", "the ILDCP response contains an invalid ILP address or asset, at byte 0"),
     ],
 )
 def test_malformed_response_is_refused(data: str, message: str) -> None:

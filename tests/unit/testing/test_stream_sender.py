@@ -31,7 +31,9 @@ def test_a_payee_is_read_from_the_resource() -> None:
 @pytest.mark.parametrize("resource", [{}, {"methods": []}, {"methods": [{"type": "other"}]}])
 def test_a_resource_without_an_ilp_method_has_no_payee(resource: dict[str, Any]) -> None:
     """Such a payment is completed or expired, and the error says so."""
-    with pytest.raises(InvalidValue, match="methods contains no ilp method: the payment is completed or expired"):
+    with pytest.raises(
+        InvalidValue, match="methods contains no ilp method, because the payment is completed or expired:"
+    ):
         Payee.of(resource)
 
 

@@ -30,7 +30,7 @@ from incoming_payments.wire import (
 USD = Asset("USD", 2)
 URL = "https://bank.example/alice"
 NOT_JSON = "is not JSON: "
-NO_NUMBER = "which is not JSON: leave the member out or write a number"
+NO_NUMBER = "which is not JSON: leave out the member, or write a number"
 INEXACT = "is a number that a double cannot hold exactly (RFC 7493 §2.2): round it, or write it as a string"
 TWICE = "occurs twice in one object"
 UNSTORABLE = "holds a NUL or a lone surrogate"
@@ -238,7 +238,7 @@ def test_json_limits_are_arguments() -> None:
     assert read_json(b"[[1]]", bytes_max=5, depth_max=2) == [[1]]
     with pytest.raises(MalformedJson) as caught:
         read_json(b"[[1]]", bytes_max=4)
-    assert str(caught.value) == "the body is larger than 4 bytes: send a smaller one"
+    assert str(caught.value) == "the body is larger than 4 bytes: send a smaller body"
     with pytest.raises(MalformedJson) as caught:
         read_json(b"[[1]]", depth_max=1)
     assert str(caught.value) == "the body is nested more than 1 deep"
@@ -252,8 +252,8 @@ EXPIRY = "must be an RFC 3339 date-time with an offset, such as 2026-02-03T23:20
 NO_URL = "must be an absolute http or https URL, in ASCII, of at most 2048 characters"
 NO_BOOLEAN = "must be an integer, not a boolean"
 NO_FRACTION = "must be an integer, not a number with a fraction or exponent"
-NOT_SET = "is not a member that can be set: leave it out"
-TOO_LARGE = "is larger than 8192 bytes as compact JSON: shorten it"
+NOT_SET = "is not a member that a request can set: leave it out"
+TOO_LARGE = "is larger than 8192 bytes as compact JSON: send smaller metadata"
 SERVER_SET = ["id", "createdAt", "updatedAt", "completed", "receivedAmount", "methods"]
 
 
@@ -273,7 +273,7 @@ SERVER_SET = ["id", "createdAt", "updatedAt", "completed", "receivedAmount", "me
         (body(walletAddress=[URL]), "walletAddress", "must be a string, not an array"),
         (body(walletAddress={}), "walletAddress", "must be a string, not an object"),
         (body(walletAddress="bank.example"), "walletAddress", NO_URL),
-        (body(walletAddress="https://bank.example/#a"), "walletAddress", "must not hold a fragment or a backslash"),
+        (body(walletAddress="https://bank.example/#a"), "walletAddress", "must not contain a fragment or a backslash"),
         (body(incomingAmount=None), "incomingAmount", "must be an object, not null"),
         (body(incomingAmount="25"), "incomingAmount", "must be an object, not a string"),
         *((body(incomingAmount=without(name, amount())), f"incomingAmount.{name}", "is missing") for name in amount()),
@@ -331,7 +331,7 @@ def test_metadata_limits_are_arguments() -> None:
     assert read_create_request(text, metadata_bytes_max=15, metadata_depth_max=2).metadata == '{"a":{"b":1}}'
     with pytest.raises(MalformedJson) as caught:
         read_create_request(text, metadata_bytes_max=12)
-    assert str(caught.value) == "metadata is larger than 12 bytes as compact JSON: shorten it"
+    assert str(caught.value) == "metadata is larger than 12 bytes as compact JSON: send smaller metadata"
     with pytest.raises(MalformedJson) as caught:
         read_create_request(text, metadata_depth_max=1)
     assert str(caught.value) == "metadata is nested more than 1 deep: use fewer levels"
@@ -369,7 +369,9 @@ def test_leap_second_is_refused_by_name(text: str) -> None:
     """RFC 3339 §5.6 allows a leap second, so the refusal says that this is the reason."""
     with pytest.raises(InvalidValue) as caught:
         parse_date_time(text)
-    expected = "expiresAt has second 60, but leap seconds cannot be stored: write second 59, or the next minute"
+    expected = (
+        "expiresAt has second 60, but this service cannot store leap seconds: write second 59, or the next minute"
+    )
     assert str(caught.value) == expected
     assert caught.value.details == {"member": "expiresAt"}
 

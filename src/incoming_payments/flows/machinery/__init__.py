@@ -1,1 +1,1 @@
-"""The two drivers run a flow. This package has the drivers, the effects, and the ports that answer the effects."""
+"""The two drivers, which run flows, the effects of flows, and the ports that answer the effects."""

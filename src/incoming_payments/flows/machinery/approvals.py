@@ -1,4 +1,4 @@
-"""How the drivers ask the host for its approval, and refuse a credit without it."""
+"""The functions by which the drivers request the approval of the host, and refuse a credit that it did not approve."""
 
 from functools import partial
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class ApprovalCalls:
-    """Makes the calls to the approval `port`. Each call ends after `bound_s` seconds at the latest."""
+    """Calls of the approval `port`. Each call ends after `bound_s` seconds at the latest."""
 
     def __init__(self, port: ApprovalPort | AsyncApprovalPort, bound_s: float) -> None:
         self._port = port
@@ -25,22 +25,23 @@ class ApprovalCalls:
         self._threads = Threads()
 
     def request(self, proposal: Proposal) -> BoundedCall:
-        """Return a call of the port about `proposal`, which has not begun yet."""
+        """Return a call of the port about `proposal`. The call has not begun yet."""
         method = self._port.approve_payment if isinstance(proposal, ProposedPayment) else self._port.approve_credit
         return BoundedCall(self._threads, method, proposal, self._bound_s)
 
 
 def only_approved(update: UpdatePayment[Any]) -> UpdatePayment[Any]:
-    """Return `update` for a host with an approval port: it credits no packet without the approval of the host.
+    """Return `update`, changed so that it credits a packet only with the approval of the host.
 
-    Without the approval, its decision raises `ApprovalRequired`. The drivers call this function for each update.
+    If the approval is missing, the decision raises `ApprovalRequired`. If the host has an approval port, the drivers
+    call this function for each update.
     """
     return evolve(update, decide=partial(_decide_approved, update.decide))
 
 
 def _decide_approved(decide: Decide[T], payment: IncomingPayment, earlier: Credit | None) -> Decision[T]:
     decision = decide(payment, earlier)
-    # A host without a type checker may return anything. The store refuses any value but a `Decision`.
+    # A host that uses no type checker may return a wrong type. The store refuses any value that is not a `Decision`.
     credit = decision.credit if isinstance(decision, Decision) else None
     if credit is not None and credit.id.startswith(STREAM_CREDITS):
         approved = decision.approved

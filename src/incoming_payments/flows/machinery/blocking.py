@@ -1,4 +1,4 @@
-"""Sync ports that block an event loop: refuse the ports of this library, and log the slow ports of a host.
+"""Refuse sync ports of this library that would block an event loop, and log slow sync ports of a host.
 
 While a sync port blocks the event loop, all other requests wait, and no other log line shows the cause.
 """
@@ -15,9 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 def check_unblocking(name: str, port: object) -> None:
-    """Raise `ConfigurationError` if `port` is a sync port of this library that waits. It would block an event loop.
+    """Raise `ConfigurationError` if `port` is a sync port of this library that would block an event loop.
 
-    The class of such a port has the attribute `async_class`, which names the class to use in its place.
+    The class of such a port has the attribute `async_class`, which names the async class to use instead.
     """
     async_class = getattr(type(port), "async_class", None)
     if async_class is not None:
@@ -36,16 +36,20 @@ class LoopWatch:
         self._logged: set[str] = set()
 
     def called(self, method: str, ports: object, begin_s: float) -> None:
-        """Take note of a call of `method`, such as `wallet_addresses.find`, which began at `begin_s`.
+        """Record a call of `method`, such as `wallet_addresses.find`, which began at `begin_s`.
 
-        The time until an `async def` method is awaited counts, and the time after that does not.
+        For an `async def` method, only the time until it is awaited counts.
         """
         took_s = self.clock() - begin_s
         if took_s <= PORT_BLOCKS_S_MAX:
             return
         name = method.partition(".")[0]
-        is_own = type(getattr(ports, name, None)).__module__.startswith("incoming_payments.")  # such ports do not wait
+        # the ports of this library do not wait
+        is_own = type(getattr(ports, name, None)).__module__.startswith("incoming_payments.")
         if name not in self._logged and not is_own:
             self._logged.add(name)
-            text = "%s blocked the event loop for %.2f s: write it with async def, so that other requests do not wait"
+            text = (
+                "%s blocked the event loop for %.2f s: write this method with async def, so that other requests "
+                "do not wait"
+            )
             log_event(logger, logging.WARNING, LogEvent.PORT_BLOCKS, text, method, took_s)

@@ -1,4 +1,4 @@
-"""Calls of a port with a timeout. An answer after the timeout is dropped.
+"""Call a port with a timeout. An answer after the timeout is dropped.
 
 A sync port runs in a thread, so that a port that hangs cannot block the service. An async port is cancelled.
 """
@@ -22,7 +22,7 @@ from incoming_payments.limits import PORT_THREADS_MAX
 class BoundedCall:
     """One call of a port. Call `wait` in a thread, or `await` the call.
 
-    Both raise `TimeoutError` when the timeout passes.
+    The call raises `TimeoutError` when the timeout passes.
     """
 
     def __init__(self, threads: "Threads", method: Callable[[Any], Any], argument: object, bound_s: float) -> None:
@@ -32,7 +32,7 @@ class BoundedCall:
         self._bound_s = bound_s
 
     def wait(self) -> Any:
-        """Call the port in a thread of its own, and return its answer. Raises its exceptions."""
+        """Call the port in another thread, and return the answer. Raises the exceptions of the port."""
         deadline_s = time.monotonic() + self._bound_s
         future = self._threads.submit(self._method, self._argument)
         try:
@@ -41,7 +41,7 @@ class BoundedCall:
             future.cancel()  # the caller no longer needs a call that has not begun
         _check_in_time(deadline_s)
         if inspect.iscoroutine(answer):
-            answer.close()  # without `close`, Python warns that the coroutine was never awaited
+            answer.close()  # prevent a warning of Python that the coroutine was never awaited
             raise PortMissing("approval is async: use arun, or AsyncIncomingPayments")
         return answer
 
@@ -49,7 +49,7 @@ class BoundedCall:
         return self._bounded().__await__()
 
     async def _bounded(self) -> Any:
-        # Do not use `asyncio.wait_for`, which waits for ever for a coroutine that ignores its cancellation.
+        # Do not use `asyncio.wait_for`, because it waits for ever for a coroutine that ignores its cancellation.
         deadline_s = time.monotonic() + self._bound_s
         task = asyncio.ensure_future(self._answer())
         try:
@@ -72,7 +72,7 @@ class BoundedCall:
 
 
 def _check_in_time(deadline_s: float) -> None:
-    """Raise `TimeoutError` after the deadline. A port that blocks the loop or the interpreter also blocks the timer."""
+    """Raise `TimeoutError` after the deadline, because a port that blocks the loop also blocks the timer."""
     if time.monotonic() > deadline_s:
         raise TimeoutError
 
@@ -84,7 +84,7 @@ def _ignore(task: "asyncio.Future[Any]") -> None:
 
 
 class Threads:
-    """Daemon threads for calls that may hang: they do not keep the process from ending, and their number is limited.
+    """A limited number of daemon threads for calls that may hang. The process can end while these threads run.
 
     A `ThreadPoolExecutor` would wait for its threads when the process ends.
     """
@@ -100,7 +100,7 @@ class Threads:
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
 
     def submit(self, method: Callable[[Any], Any], argument: object) -> "Future[Any]":
-        """Queue a call, and start a thread for it if none is idle and the limit allows it.
+        """Queue a call. If no thread is idle and the limit allows it, start another thread.
 
         Raises `TimeoutError` when too many calls wait for threads that hang.
         """
@@ -109,7 +109,8 @@ class Threads:
         with self._lock:
             if self._calls.qsize() >= PORT_THREADS_MAX:
                 raise TimeoutError(
-                    f"{self._started} calls of the port have no answer yet, and as many more wait: make the port faster"
+                    f"{self._started} calls of the port have no answer yet, and {self._started} more calls "
+                    "wait: make the port faster"
                 )
             if not self._idle.acquire(blocking=False) and self._started < PORT_THREADS_MAX:
                 name = "incoming-payments-port"

@@ -1,4 +1,4 @@
-"""The effects: the port operations that a flow can request, as data. One effect is one atomic operation."""
+"""The effects, which are port operations that a flow requests, as data. One effect is one atomic operation."""
 
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Effect(Generic[T]):
-    """A request to a port. `answer = yield from effect` keeps the type of the answer.
+    """A request to a port. In `answer = yield from effect`, type checkers know the type of the answer.
 
     `method` names the port and its method in messages. Raises `ConfigurationError` when the answer is not of one of the
     types `answers`.
@@ -47,20 +47,20 @@ class Effect(Generic[T]):
         answer: T = yield self
         if not isinstance(answer, self.answers):
             names = " or ".join("None" if cls is NoneType else cls.__name__ for cls in self.answers)
-            text = f"{self.method} answered {name_of(answer)}: return {names}"
+            text = f"{self.method} returned {name_of(answer)}: return {names}"
             raise ConfigurationError(text, setting="ports")
         return answer
 
 
 Flow = Generator[Effect[Any], Any, T]
-"""One use case. It yields effects, and returns its answer or raises an `IncomingPaymentsError`."""
+"""One use case, which yields effects, and returns its answer or raises an `IncomingPaymentsError`."""
 
 
 class Guarded(Generator[Effect[Any], Any, T]):
-    """A flow that warns if it is dropped without being run, like a coroutine that was never awaited.
+    """A flow that warns if it was never run, like a coroutine that was never awaited.
 
-    `yield from` and the drivers take the generator out of the flow, so a step costs no more than without the warning. A
-    second run raises `FlowStuck`, because a used generator would return `None` at once, as if it had succeeded.
+    `yield from` and the drivers take the generator out of the flow, so the warning makes no step slower. A second run
+    raises `FlowStuck`. A used generator would return `None` at once, as if it had succeeded.
     """
 
     __slots__ = ("_steps", "_unrun")
@@ -95,9 +95,9 @@ class Guarded(Generator[Effect[Any], Any, T]):
 
 
 def flow(function: Callable[P, Flow[T]]) -> Callable[P, Flow[T]]:
-    """Make each flow that `function` returns warn when it is dropped without being run.
+    """Decorate `function` so that each of its flows warns if it was never run.
 
-    Decorate the flows that hosts call.
+    Use this decorator for the flows that hosts call.
     """
 
     @wraps(function)
@@ -118,7 +118,7 @@ class DrawRandomness(Effect[bytes]):
 
 @frozen
 class FindWalletAddress(Effect[WalletAddress | InactiveWalletAddress | None]):
-    """Find the wallet address with this URL, or `None` if it is not hosted here."""
+    """Find the wallet address with this URL, or `None` if this service does not host it."""
 
     method: ClassVar = "wallet_addresses.find"
     answers: ClassVar = (WalletAddress, InactiveWalletAddress, NoneType)
@@ -134,7 +134,10 @@ def find_wallet_address(url: WalletAddressUrl) -> Flow[WalletAddress | InactiveW
         found = yield from FindWalletAddress(url)
         if found is None or found.url == url:
             return found
-        text = f"{FindWalletAddress.method} answered with {found.url} for {url}: return the one with that URL, or None"
+        text = (
+            f"{FindWalletAddress.method} returned the wallet address {found.url} for {url}: return the wallet "
+            "address with the given URL, or None"
+        )
         raise ConfigurationError(text, setting="wallet_addresses")
     except (ConnectionError, TimeoutError) as error:
         text = f"the wallet address {url} cannot be read: {type(error).__name__}: {error}"
@@ -162,7 +165,7 @@ class FindClientKey(Effect[Mapping[str, object] | None]):
 
 @frozen
 class UseNonce(Effect[bool]):
-    """Use the nonce `key`, and return whether this is its first use. It stays used until `until` has passed."""
+    """Use the nonce `key`, and return whether this is its first use. The store keeps the nonce until `until`."""
 
     method: ClassVar = "nonces.use"
     answers: ClassVar = (bool,)
@@ -181,9 +184,9 @@ class AllocateMethods(Effect[Sequence[IlpPaymentMethod]]):
 
 @frozen
 class InsertPayment(Effect[KeyedCreation | None]):
-    """Store a new payment with its events and its idempotency key. Answer when all are durable.
+    """Store a new payment with its events and its idempotency key. The answer means that they are durable.
 
-    The answer is `None`, or the earlier record of the key. In the second case nothing is stored. Raises
+    The answer is `None`, or the earlier record of the key. If there is an earlier record, nothing is stored. Raises
     `PaymentExists`.
     """
 
@@ -194,7 +197,7 @@ class InsertPayment(Effect[KeyedCreation | None]):
 
 @frozen
 class FindCreation(Effect[KeyedCreation | None]):
-    """Find the record of a creation under an idempotency key, or `None` if there is none that is valid at `now`."""
+    """Find the record of a creation under an idempotency key, or `None` if no record is valid at `now`."""
 
     method: ClassVar = "store.find_creation"
     answers: ClassVar = (KeyedCreation, NoneType)
@@ -217,7 +220,7 @@ class UpdatePayment(Effect[T]):
     """Load, decide and store in one transaction. Answer when the transaction is durable. Raises `PaymentNotFound`.
 
     If the host has an approval port, a decision that credits the money of a packet needs the approval of the host
-    (`Decision.approved`). Without the approval, the driver raises `ApprovalRequired`, and nothing is stored.
+    (`Decision.approved`). If the approval is missing, the driver raises `ApprovalRequired`, and nothing is stored.
     """
 
     method: ClassVar = "store.update"
@@ -228,7 +231,7 @@ class UpdatePayment(Effect[T]):
 
 @frozen
 class RequestApproval(Effect[Approval]):
-    """Request the approval of the host. A service without an approval port approves everything.
+    """Request the approval of the host. If there is no approval port, the answer is always an approval.
 
     Raises `PolicyRefused` for a refusal.
     """
@@ -240,7 +243,10 @@ class RequestApproval(Effect[Approval]):
 
 @frozen
 class CountRequest(Effect[float | None]):
-    """Count a request of `client`. The answer is `None`, or the seconds until the quota admits another request."""
+    """Count a request of `client`.
+
+    The answer is `None`, or the number of seconds until the quota admits another request.
+    """
 
     method: ClassVar = "quotas.admit"
     answers: ClassVar = (float, int, NoneType)

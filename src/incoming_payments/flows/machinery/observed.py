@@ -1,4 +1,4 @@
-"""Report the port operations of flows to an observer: introspections and credits."""
+"""Report the introspections and credits of flows to an observer."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ class EffectReporter:
     clock_s: Callable[[], float]
 
     def watched(self, flow: Flow[T]) -> Flow[T]:
-        """Return a flow with the effects and the answer of `flow`, which also reports the answers of the ports."""
+        """Return a flow that does the same as `flow`, and also reports the answers of the ports."""
         try:
             effect = next(flow)
             while True:
@@ -43,7 +43,8 @@ class EffectReporter:
         self._report(effect, introspected if isinstance(effect, IntrospectToken) else "credited", begin_s)
 
     def _failed(self, effect: Effect[Any], error: Exception, begin_s: float) -> None:
-        if not isinstance(error, ApprovalRequired):  # the flow then requests the approval and decides again
+        # not for `ApprovalRequired`, after which the flow requests the approval and decides again
+        if not isinstance(error, ApprovalRequired):
             self._report(effect, _code(error), begin_s)
 
     def _report(self, effect: Effect[Any], outcome: str, begin_s: float) -> None:
@@ -54,6 +55,7 @@ class EffectReporter:
 
 
 def _code(error: Exception) -> str:
-    if isinstance(error, ConnectionError | TimeoutError):  # `flows.authenticate` treats these as an outage too
+    # `flows.authenticate` also treats these exceptions as an outage
+    if isinstance(error, ConnectionError | TimeoutError):
         return AuthorizationServerUnavailable.code
     return error.code if isinstance(error, IncomingPaymentsError) else "internal_error"

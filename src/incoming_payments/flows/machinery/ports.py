@@ -1,4 +1,4 @@
-"""The ports of one service, together: `Ports` for sync ports, and `AsyncPorts` for both kinds."""
+"""The ports of one service: `Ports` for sync ports, and `AsyncPorts` for sync and async ports."""
 
 import inspect
 import secrets
@@ -38,8 +38,8 @@ Validator = Callable[[object, "Attribute[Any]", Any], None]
 def _port(protocol: type, *, is_sync: bool = False) -> Validator:
     """Return a validator for an object with the methods of `protocol`, or `None`.
 
-    With `is_sync`, the validator refuses `async def` methods. Without `is_sync`, it refuses a port of this library that
-    blocks the event loop.
+    If `is_sync` is true, the validator refuses `async def` methods. If not, it refuses a port of this library that
+    would block the event loop.
     """
     methods = [name for name in vars(protocol) if not name.startswith("_")]
 
@@ -92,12 +92,12 @@ class _Calls:
 class Ports(_Calls):
     """The ports for `run`. Leave out ports that the flows of the host do not use.
 
-    A process that only credits money needs only a `store`. Without `nonces`, a request with a nonce in its signature is
-    refused. Without `client_keys`, a request is refused if the introspection answer for its token contains no key.
-    Without `approval` every payment and packet is approved, and without `quotas` there is no limit. `approval_s` is how
-    many seconds `approval` may take. `randomness(count)` returns random bytes for ids and nonces; change it only in
-    tests. Raises `ConfigurationError` for an object without the methods of its port, for a class in place of an object,
-    and for `async def` methods.
+    A process that only credits money needs only a `store`. If there is no port `nonces`, a request with a nonce in its
+    signature is refused. If there is no port `client_keys`, a request is refused when the introspection answer for its
+    token contains no key. If there is no port `approval`, every payment and packet is approved. If there is no port
+    `quotas`, there are no quotas. `approval_s` is the number of seconds that `approval` may take. `randomness(count)`
+    returns random bytes for ids and nonces. Change it only in tests. Raises `ConfigurationError` for an object that
+    lacks methods of its port, for a class instead of an object, and for `async def` methods.
     """
 
     store: PaymentStore | None = field(default=None, validator=_port(PaymentStore, is_sync=True))
@@ -116,8 +116,8 @@ class Ports(_Calls):
 class AsyncPorts(_Calls):
     """The ports for `arun`, each sync or async. See `Ports`.
 
-    A sync port must not wait, because it would block the event loop. Raises `ConfigurationError` also if such a port is
-    one of this library; the error names the async class to use instead.
+    A sync port must not wait, because it would block the event loop. Raises `ConfigurationError` also for a port of
+    this library that waits. The error names the async class to use instead.
     """
 
     store: AsyncPaymentStore | PaymentStore | None = field(default=None, validator=_port(PaymentStore))

@@ -1,7 +1,7 @@
 """The two drivers of flows: `run` for sync ports and `arun` for async ports. No other code waits for a port.
 
 A driver runs a flow step by step. It answers each effect by calling a port, and throws the exception of a port into the
-flow. It closes the flow when the flow ends, is cancelled, or takes too many steps.
+flow. When the flow ends, is cancelled, or takes too many steps, the driver closes it.
 """
 
 import inspect
@@ -42,7 +42,7 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.FindExpired: ("store", lambda port, effect: port.find_expired(effect.now, effect.limit)),
     effects.FindPayments: ("store", lambda port, effect: port.find_payments(effect.query)),
 }
-# The answers when an optional port is missing: every request is approved, and no limit applies.
+# The answers when an optional port is missing. Every request is approved, and no quota applies.
 _WITHOUT_PORT: Final[Mapping[type[effects.Effect[Any]], Any]] = {
     effects.RequestApproval: Approval.APPROVED,
     effects.CountRequest: None,
@@ -85,9 +85,9 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports, *, reporter: Ef
     `reporter` tells the observer about the introspections and credits of the flow.
 
     Raises the exceptions of `run`, and `ConfigurationError` for a port of this library that would block the event loop.
-    A sync port of the host that blocks the event loop for long is logged, once for each port. When the task is
-    cancelled during a port operation, the flow is closed, but the operation may still take effect. That is why credits
-    have ids.
+    If a sync port of the host blocks the event loop for a long time, this is logged once for each port. When the task
+    is cancelled during a port operation, the flow is closed, but the operation may still take effect. Credits have ids
+    so that you can repeat such an operation.
     """
     flow = fresh(flow, ports)
     check_for_asyncio(ports)
@@ -110,7 +110,7 @@ async def arun(flow: effects.Flow[T], ports: AsyncPorts | Ports, *, reporter: Ef
 
 
 def fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
-    """Return the generator of `flow`. Raise `ConfigurationError` for other arguments, and `FlowStuck` for a used flow.
+    """Return the generator of `flow`. Raise `ConfigurationError` for wrong arguments, and `FlowStuck` for a used flow.
 
     A flow that has run would return `None` at once, as if it had succeeded.
     """
@@ -123,20 +123,20 @@ def fresh(flow: effects.Flow[T], ports: AsyncPorts | Ports) -> effects.Flow[T]:
             return flow
     for one in (flow, ports):
         if isinstance(one, Generator):
-            one.close()  # this error is enough, so do not also warn that the flow was never run
+            one.close()  # prevent a second warning, that the flow was never run
     found = " and ".join("a flow" if isinstance(one, Generator) else name_of(one) for one in (flow, ports))
     raise ConfigurationError(f"pass a flow and its ports, as in run(flow, Ports(store=...)), not {found}")
 
 
 def _perform(ports: Ports, effect: effects.Effect[Any]) -> Any:
-    """Return the answer of the port of `effect`. Raise `PortMissing` for an awaitable, unless its call is bounded."""
+    """Return the answer of the port of `effect`. Raise `PortMissing` for a port that is async."""
     answer = _call_port(effect, ports)
     if isinstance(answer, BoundedCall):
         return answer.wait()
     if not inspect.isawaitable(answer):
         return answer
     if inspect.iscoroutine(answer):
-        answer.close()  # without `close`, Python warns that the coroutine was never awaited
+        answer.close()  # prevent a warning of Python that the coroutine was never awaited
     raise PortMissing(f"{effect.method} is async: use arun, or AsyncIncomingPayments")
 
 
@@ -167,5 +167,6 @@ def _call_port(effect: effects.Effect[Any], ports: AsyncPorts | Ports) -> Any:
 
 def _too_many_effects(effect: effects.Effect[Any]) -> FlowStuck:
     return FlowStuck(
-        f"the flow did not end after {FLOW_STEPS_MAX} effects: the next effect was {type(effect).__name__}"
+        f"the flow did not end after {FLOW_STEPS_MAX} effects, and its next effect was "
+        f"{type(effect).__name__}: correct the flow"
     )

@@ -1,7 +1,7 @@
 """Diagnosis of a refused signature, for the log of a host and never for the client.
 
-`explain` rebuilds the signature base with one known mistake after another, and each time checks whether the signature
-is valid. Only hosts import this package; `verify` does not use it.
+For each known mistake of clients, `explain` builds the signature base with this mistake, and checks whether the
+signature is valid for this base. Only hosts import this package.
 """
 
 from attrs import frozen
@@ -18,10 +18,10 @@ __all__ = ["HYPOTHESES", "Cause", "Diagnosis", "Hypothesis", "explain"]
 
 @frozen
 class Diagnosis:
-    """Why a request was refused. `str(diagnosis)` goes into a log as it is: printable ASCII, bounded, no secret."""
+    """The reasons for a refusal. `str(diagnosis)` is fit for a log: printable ASCII, bounded, and without secrets."""
 
     code: str
-    causes: tuple[Cause, ...]  # at least one, and the proved causes first
+    causes: tuple[Cause, ...]  # at least one cause, with the proved causes first
     text: str
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Diagnosis:
 
 
 def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
-    """Return why `verify`, or a host's own rule, refused the request in `evidence`.
+    """Return the reasons why `verify`, or a rule of the host, refused the request in `evidence`.
 
     At most `limits.EXPLAIN_VERIFICATIONS_MAX` trials run. Raises no exception for any content of the request.
 
@@ -38,15 +38,15 @@ def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     >>> request = RequestMessage("GET", "https://ase.example/pay", (("Signature", "undefined"),))
     >>> evidence = Evidence(request, {}, Policy(), datetime(2030, 1, 1, tzinfo=UTC))
     >>> print(explain(SignatureRefused("signature_missing", "the request is not signed"), evidence).causes[0])
-    likely: Signature is the text undefined: a layer below the signer repeated the request unsigned
+    likely: Signature is the text undefined: software below the signer repeated the request and did not sign it
     """
-    cause = refusal.__cause__  # set when a caller of `verify` replaces the refusal of `verify` by its own
+    cause = refusal.__cause__  # set when a caller of `verify` replaces the refusal of `verify` by another refusal
     case = open_case(evidence, cause.code if isinstance(cause, SignatureRefused) else refusal.code)
     causes, is_complete = find_causes(case)
     if not causes:
         is_of_verify = refusal.code in set(Code)
-        advice = "compare the signature base with the client's own" if is_of_verify else "see the reason above"
-        causes = [Cause("unknown", False, f"no known mistake fits: {advice}")]
+        advice = "compare this signature base with that of the client" if is_of_verify else "see the reason above"
+        causes = [Cause("unknown", False, f"no known mistake explains the refusal: {advice}")]
     description = case.redactor.show(refusal.description.replace("§", "section "), 4 * EXPLAIN_VALUE_CHARS_MAX)
     lines = [f"signature refused, {case.redactor.show(refusal.code)}: {description}"]
     lines += [f"  {cause}" for cause in causes]
@@ -55,7 +55,7 @@ def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     if not case.signatures:
         lines.append("  no signature could be read")
     if not is_complete:
-        lines.append("  there were too many hypotheses: not all of them were tried")
+        lines.append("  there were too many possible mistakes to try all of them")
     text = "\n".join(lines)
     if len(text) > EXPLAIN_CHARS_MAX:
         text = f"{text[:EXPLAIN_CHARS_MAX]}... ({len(text) - EXPLAIN_CHARS_MAX} characters left out)"
@@ -68,17 +68,17 @@ def _signature_lines(case: Case, one: ReadSignature) -> list[str]:
     if given.created is not None:
         age_s = case.evidence.now.timestamp() - given.created
         age = f"made {abs(age_s):.0f} s {'ago' if age_s >= 0 else 'ahead of our clock'}"
-    holds = "it could not be verified"
+    holds = "this signature could not be verified"
     if one.key is not None and not one.draft.missing:
         verb = "is" if one.key.verify(one.octets, one.draft.base()) else "is not"
-        holds = f"it {verb} valid for the base"
+        holds = f"this signature {verb} valid for the base"
     by = "without keyid" if given.key_id is None else f"by keyid {show.quote(given.key_id)}"
     lines = [f"  {show.show(given.label)} {by}, {age}: {holds}. The service built this base:"]
     for component, value in one.draft.lines:
         shown = "<no value>" if value is None else show.value(component, value)
         lines.append(f"    {show.identifier(component)}: {shown}")
     names = " ".join([show.identifier(component) for component in given.components])
-    # The signer sent component names without quotes
+    # the signer sent component names that have no quotes
     if not given.signature_params.startswith(given.coverage.inner_list):
         names = names.replace('"', "")
     return [*lines, f'    "@signature-params": ({names}){show.parameters(given.parameters)}']

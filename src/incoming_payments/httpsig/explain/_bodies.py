@@ -1,4 +1,4 @@
-"""Find the other bytes that a client may have digested, and the other forms of its `Content-Digest`."""
+"""Find other bytes that a client may have digested, and other forms of its `Content-Digest`."""
 
 import hashlib
 import json
@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 _HASHES: Final = {64: hashlib.sha512, 32: hashlib.sha256}  # the hash function for each length of a digest in bytes
-# The lookbehind tries each name once. Without it, a long name without a value would take quadratic time.
+# With the lookbehind, each name is tried only once. If each suffix of a name were tried too, a long name that has no
+# value would take quadratic time.
 _CLAIM: Final = re.compile(r"(?<![a-z0-9\-])([a-z0-9\-]*)=([:\"']?)([A-Za-z0-9+/_\-]{32,200}={0,2})([:\"']?)")
-_CLAIMS_MAX: Final = 4  # usual requests have two at most
+_CLAIMS_MAX: Final = 4  # the most digests to try; usual requests have at most two
 _COMPACT: Final = (",", ":")
-# The name of a way to write JSON, its options for `json.dumps`, and the replacements in its output.
+# Ways to write JSON: a name, the options for `json.dumps`, and the replacements in its output.
 _WRITERS: Final[tuple[tuple[str, dict[str, Any], tuple[tuple[str, str], ...]], ...]] = (
     ("compact JSON (JSON.stringify)", {"separators": _COMPACT, "ensure_ascii": False}, ()),
     ("JSON with a space after each comma and colon (json.dumps of Python)", {}, ()),
@@ -25,7 +26,7 @@ _WRITERS: Final[tuple[tuple[str, dict[str, Any], tuple[tuple[str, str], ...]], .
 
 
 def claims(text: str) -> Iterator[tuple[bytes, str]]:
-    """Yield the digests in the text of a field, each with its flaw: how it differs from the form of RFC 9530."""
+    """Yield the digests in the text of a field, each with its difference from the form of RFC 9530."""
     for name, before, value, after in _CLAIM.findall(text)[:_CLAIMS_MAX]:
         base64 = value.rstrip("=").replace("+", "-").replace("/", "_")
         digest = urlsafe_b64decode(base64 + "=" * (-len(base64) % 4)) if len(base64) % 4 != 1 else b""
@@ -35,7 +36,7 @@ def claims(text: str) -> Iterator[tuple[bytes, str]]:
         if re.fullmatch(r"[0-9a-fA-F]{64}(?:[0-9a-fA-F]{64})?", value):
             digest, flaws = bytes.fromhex(value), ["is in hexadecimal digits and not in base64"]
         if name != {64: "sha-512", 32: "sha-256"}.get(len(digest)):
-            flaws.append("is the digest of another algorithm than its name says")
+            flaws.append("is the digest of another algorithm than the name says")
         if len(digest) in _HASHES:
             yield digest, " and ".join(flaws)
 
@@ -62,7 +63,7 @@ def other_bodies(body: bytes) -> Iterator[tuple[bytes, str]]:
                 for old, new in replaced:
                     text = text.replace(old, new)
                 yield text.encode("utf-8", "surrogatepass"), f"the body as {name}{', keys sorted' * sort_keys}"
-    except (ValueError, RecursionError):  # the text is no JSON, or is nested deeper than clients write
+    except (ValueError, RecursionError):  # the text is not JSON, or is nested too deeply
         return
 
 

@@ -1,4 +1,4 @@
-"""The parts of a refused request: its signatures, and for each signature the lines of its signature base."""
+"""The parts of a refused request: its signatures, and the lines of the signature base of each signature."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,20 +20,21 @@ from incoming_payments.limits import HEADER_BYTES_MAX, SIGNATURES_MAX
 class Trial:
     """A possible cause of the refusal."""
 
-    said: str = ""  # the words that complete the text of the hypothesis
-    holds: Callable[[], bool] | None = None  # whether the trial proves the cause; None when the cause is only likely
+    said: str = ""  # the words to insert into the text of the hypothesis
+    # a function that returns whether the cause is proved, or None for a cause that is only likely
+    holds: Callable[[], bool] | None = None
 
 
 @frozen
 class Draft:
-    """A signature base with values that can be replaced. RFC 9421 §2.5."""
+    """A signature base whose values can be replaced (RFC 9421 §2.5)."""
 
-    lines: tuple[tuple[Component, str | None], ...]  # each component, and its value if there is one
-    params: str  # the value of the last line
+    lines: tuple[tuple[Component, str | None], ...]  # each component, with its value or None
+    params: str  # the value of `@signature-params`, the last line
 
     @property
     def missing(self) -> list[str]:
-        """The names of the components without a value. If this is not empty, there is no signature base."""
+        """The names of the components that have no value. A draft with such a component has no signature base."""
         return [component.name for component, value in self.lines if value is None]
 
     def base(self) -> bytes:
@@ -42,7 +43,7 @@ class Draft:
         return "\n".join([*lines, f'"@signature-params": {self.params}']).encode("utf-8", "replace")
 
     def with_values(self, values: Mapping[str, str]) -> "Draft":
-        """Return a draft with other values for the plain components of these names."""
+        """Return a draft with these values, by component name, for the plain components."""
         return self._with(lambda component: None if component.parameters else values.get(component.name))
 
     def of_target(self, request: RequestMessage) -> "Draft":
@@ -68,22 +69,22 @@ class ReadSignature:
     draft: Draft
 
     def made_over(self, base: bytes, said: str = "", key: PublicKey | None = None, octets: bytes = b"") -> Trial:
-        """Return the trial that the key signed `base`; without a key, no trial can be proved."""
+        """Return the trial that the key signed `base`. If there is no key, the trial cannot be proved."""
         signer = key or self.key
         return Trial(said, partial(signer.verify, octets or self.octets, base) if signer else None)
 
 
 @frozen
 class Case:
-    """A refused request, as the hypotheses see it."""
+    """The parts of a refused request that the hypotheses use."""
 
     evidence: Evidence
     code: str
     redactor: Redactor
-    signatures: tuple[ReadSignature, ...]  # at most `limits.SIGNATURES_MAX`, those by known keys first
+    signatures: tuple[ReadSignature, ...]  # at most `limits.SIGNATURES_MAX` signatures, with those by known keys first
 
     def text(self, name: str) -> str:
-        """Return all lines of the field `name` as one text of bounded length; empty when there is no such field."""
+        """Return all lines of the field `name` as one text of bounded length. An absent field gives an empty text."""
         return ", ".join(self.evidence.request.values(name))[:HEADER_BYTES_MAX]
 
     def names(self, names: Sequence[str]) -> str:
@@ -92,7 +93,7 @@ class Case:
 
 
 def open_case(evidence: Evidence, code: str) -> Case:
-    """Split the request into its parts. Raises nothing."""
+    """Split the request into its parts. Raises no exception."""
     request, shapes = evidence.request, evidence.policy.shapes
     lines = request.values("signature-input"), request.values("signature")
     form = any_strict_form(shapes, *lines) or StrictForm(", ".join(lines[0]), ", ".join(lines[1]), None)
@@ -101,7 +102,7 @@ def open_case(evidence: Evidence, code: str) -> Case:
 
 
 def read_signatures(evidence: Evidence, form: StrictForm) -> list[ReadSignature]:
-    """Return the signatures in the two fields, first the signatures by known keys, or none if a field is unreadable."""
+    """Return the signatures, with those by known keys first. If a field is unreadable, the list is empty."""
     try:
         given, octets_of = parse_signature_input([form.signature_input]), parse_signature([form.signature])
     except MalformedField:

@@ -1,4 +1,4 @@
-"""The table of the mistakes that clients and their hosts make, the trials of each, and the loop that tries them."""
+"""The table of the mistakes that clients and hosts make, with their trials, and the loop that makes the trials."""
 
 import itertools
 import re
@@ -20,8 +20,9 @@ from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_M
 
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
-_ZONE_OFF_S_MAX: Final = 120  # seconds of error beyond whole hours: the largest for a clock in a wrong time zone
-_NONCE_CHARS_MIN: Final = 8  # shorter random nonces repeat within some thousand requests
+_ZONE_OFF_S_MAX: Final = 120  # how many seconds the error of a clock in a wrong time zone may differ from whole hours
+# the length of a good nonce, because shorter random nonces repeat within some thousand requests
+_NONCE_CHARS_MIN: Final = 8
 _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
 
 
@@ -30,7 +31,7 @@ class Cause:
     """A cause of a refusal."""
 
     name: str  # a stable name for programs
-    proved: bool  # whether the signature is valid, or the digest matches, with this mistake
+    proved: bool  # whether a trial has shown that the client made this mistake
     text: str  # the description for people
 
     def __str__(self) -> str:
@@ -39,7 +40,7 @@ class Cause:
 
 @frozen
 class Hypothesis:
-    """One row of the table: a mistake, the codes for which it is tried, its trials, and the text for the host."""
+    """A row of the table: a mistake, the codes that it may cause, its trials, and the text for the host."""
 
     name: str
     codes: Collection[str]
@@ -49,7 +50,7 @@ class Hypothesis:
 
 
 def find_causes(case: Case) -> tuple[list[Cause], bool]:
-    """Return the causes that match, the proved causes first, and whether every hypothesis was tried."""
+    """Return the matching causes, with the proved causes first, and whether every hypothesis was tried."""
     causes: list[Cause] = []
     budget = EXPLAIN_VERIFICATIONS_MAX
     for row in HYPOTHESES:
@@ -62,7 +63,7 @@ def find_causes(case: Case) -> tuple[list[Cause], bool]:
                 causes.append(Cause(row.name, row.proves and trial.holds is not None, text))
                 break
         if case.code == Code.SIGNATURE_INVALID and causes and causes[-1].proved:
-            break  # a signature is valid for one base only
+            break  # a signature is valid for a single base
     return sorted(causes, key=lambda cause: not cause.proved)[:EXPLAIN_CAUSES_MAX], budget >= 0
 
 
@@ -70,7 +71,7 @@ _SignatureTrials = Callable[[Case, ReadSignature], Iterable[Trial]]
 
 
 def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case], Iterator[Trial]]:
-    """Return the trials of the signatures by known keys that have a complete base, or an incomplete one."""
+    """Return the trials of those signatures by known keys whose base is complete, or of those whose base is not."""
     return lambda case: (
         trial
         for one in case.signatures
@@ -82,7 +83,7 @@ def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case]
 _LABEL: Final = r"[A-Za-z*][A-Za-z0-9_\-.*]{0,63}"
 _INPUT: Final = re.compile(rf"\s*({_LABEL})=(\([^()]*\)(?:;[^;,\"]*(?:\"[^\"]*\")?)*)")
 _SIGNATURE: Final = re.compile(rf"\s*(?:({_LABEL})=)?[:\"']?([A-Za-z0-9+/_\-]{{16,2000}})={{0,2}}[:\"']?\s*")
-_REPAIRS: Final = (  # a wrong pattern in Signature-Input, the correct form, and the mistake
+_REPAIRS: Final = (  # a pattern of a mistake in Signature-Input, the correct form, and the description of the mistake
     (re.compile(r";created=\"?([0-9]{9,11})[0-9]{3}\"?(?=;|\s|$)"), r";created=\1", "created is in milliseconds"),
     (re.compile(r";created=\"?([0-9]+)(?:\"|\.[0-9]+\"?)"), r";created=\1", "created is in quotes or has a fraction"),
     (re.compile(r";keyid=", re.IGNORECASE), ";keyid=", "keyid has upper-case letters"),
@@ -91,13 +92,13 @@ _REPAIRS: Final = (  # a wrong pattern in Signature-Input, the correct form, and
 
 
 def _form(case: Case) -> Iterator[Trial]:
-    """Read both signature fields in any form. A valid signature for the base that the client meant proves a trial."""
+    """Yield corrected forms of the two signature fields. A valid signature for such a form proves the trial."""
     inputs, signatures = case.text("signature-input"), case.text("signature")
     written, signature = _INPUT.fullmatch(inputs), _SIGNATURE.fullmatch(signatures)
     if written is None or signature is None:
         return
     shapes = [shape for shape in Shape if strict_form(shape, [inputs], [signatures])]
-    flaws = [f"this is the shape {shape}, which the policy can allow" for shape in shapes]
+    flaws = [f"they have the shape {shape}, which the policy can allow" for shape in shapes]
     params = written[2]
     for pattern, meant, flaw in _REPAIRS:
         before, params = params, pattern.sub(meant, params)
@@ -105,7 +106,7 @@ def _form(case: Case) -> Iterator[Trial]:
     base64 = signature[2].replace("-", "+").replace("_", "/")
     strict = f"=:{base64}{'=' * (-len(base64) % 4)}:"
     flaws += ["the label has upper-case letters"] if written[1] != written[1].lower() else []
-    flaws += ["Signature is not written label=:base64:"] if signatures.strip() != f"{signature[1]}{strict}" else []
+    flaws += ["Signature is not of the form label=:base64:"] if signatures.strip() != f"{signature[1]}{strict}" else []
     flaws += ["the two fields have different labels"] if signature[1] not in (None, written[1]) else []
     said, form = "; ".join(flaws), StrictForm(f"sig1={params}", f"sig1{strict}", None)
     for one in read_signatures(case.evidence, form) if flaws else ():
@@ -135,35 +136,40 @@ def _fields_missing(case: Case) -> Iterator[Trial]:
 
 
 def _repeated(case: Case) -> Iterator[Trial]:
-    """Yield the reason for a replay that fits the first signature. The policy accepted this or a later one."""
+    """Yield possible reasons for a replay, from the nonce of the first signature."""
     nonces = [len(one.given.nonce) for one in case.signatures if one.given.nonce]
     if nonces and nonces[0] < _NONCE_CHARS_MIN:
-        yield Trial(f"its nonces have {nonces[0]} characters, and short nonces repeat")
-    yield Trial("it, its HTTP library or a proxy sent a request again, or it signed two equal requests within a second")
+        yield Trial(f"a nonce of this client has only {nonces[0]} characters, and short nonces repeat")
+    yield Trial(
+        "the client, its HTTP library or a proxy sent a request again, or the client signed two equal requests "
+        "within a second"
+    )
 
 
 def _keyid(case: Case) -> Iterator[Trial]:
     keys = list(case.evidence.keys.values())[:4]
     for one in case.signatures:
         for key in keys if not one.draft.missing and one.key is None else ():
-            yield one.made_over(one.draft.base(), f"the key that signed has the kid {case.names([key.kid])}", key=key)
+            yield one.made_over(
+                one.draft.base(), f"the key of this signature has the kid {case.names([key.kid])}", key=key
+            )
     for given in [one.given.key_id or "" for one in case.signatures]:
         for kid in [key.kid for key in keys]:
             if given.strip().casefold() == kid.strip().casefold():
-                yield Trial(f"case and white space count: the kid is {case.names([kid])}")
+                yield Trial(f"it differs only in case or white space from the kid {case.names([kid])}")
             if given.endswith((f"#{kid}", f"/{kid}")):
-                yield Trial(f"it is a URL that ends in the kid {case.names([kid])}")
+                yield Trial(f"the keyid is a URL that ends in the kid {case.names([kid])}")
         if given.startswith(("http://", "https://", "urn:")) or len(given) == 43:
-            yield Trial("it is a URL or a JWK thumbprint (RFC 7638)")
+            yield Trial("the keyid is a URL or a JWK thumbprint (RFC 7638)")
 
 
 def _alg(_case: Case, one: ReadSignature) -> Iterator[Trial]:
     alg, meant = one.given.alg or "", one.key and one.key.algorithm.registered
-    advice = f'leave it out, or write alg="{meant}"' if meant else "leave it out"
+    advice = f'leave out alg, or write alg="{meant}"' if meant else "leave out alg"
     if alg in {"Ed25519", *[algorithm.value for algorithm in Algorithm]}:
-        yield Trial(f"is a JOSE name: {advice}")
+        yield Trial(f"has a name from JOSE: {advice}")
     if alg.lower().startswith(("hmac", "hs")):
-        yield Trial(f"is for shared secrets, and the client has a key pair: {advice}")
+        yield Trial(f"names an algorithm for shared secrets, but the client has a key pair: {advice}")
 
 
 def _not_covered(case: Case) -> Iterator[Trial]:
@@ -180,13 +186,13 @@ def _covered_instead(case: Case) -> Iterator[Trial]:
     for component, names in covered:
         shown = case.redactor.identifier(component)
         if component.name.lower() in wanted and component.name not in wanted:
-            yield Trial(f"{shown} is covered: names are in lower case")
+            yield Trial(f"{shown} is covered, but component names must be in lower case")
         if component.name in wanted and component.parameters:
             yield Trial(f"{shown} is covered, but the policy needs this component without parameters")
         if component.name in _PIECES_OF_TARGET and "@target-uri" not in names:
-            yield Trial(f"{shown} is covered, and @target-uri is not")
+            yield Trial(f"{shown} is covered, but @target-uri is not")
     if case.text("digest") and not case.text("content-digest"):
-        yield Trial("there is the old Digest field (RFC 3230), and no Content-Digest (RFC 9530)")
+        yield Trial("the request has the old field Digest (RFC 3230) instead of Content-Digest (RFC 9530)")
 
 
 def _clock(case: Case, one: ReadSignature) -> Iterator[Trial]:
@@ -194,15 +200,15 @@ def _clock(case: Case, one: ReadSignature) -> Iterator[Trial]:
     hours = round(abs(age_s) * 2 / _HOUR_S) / 2
     side = "behind" if age_s > 0 else "ahead"
     if (one.given.created or 0) < _YEAR_S:
-        yield Trial(f"created={one.given.created} is no current time: the client has no clock")
+        yield Trial(f"created={one.given.created} is in the year 1970: the clock of the client is not set")
     if 0 < hours <= 14 and abs(abs(age_s) - hours * _HOUR_S) <= _ZONE_OFF_S_MAX:
         yield Trial(f"created is {hours:g} h {side}: a clock is in the wrong time zone")
-    advice = "or a queue, a cache or a retry sent an old request" if age_s > 0 else "synchronise both with NTP"
+    advice = "or a queue, a cache or a retry sent an old request" if age_s > 0 else "synchronise both clocks with NTP"
     yield Trial(f"created is {abs(age_s):.0f} s {side}: a clock is wrong, {advice}")
 
 
 def _digest_form(case: Case) -> Iterator[Trial]:
-    right = "is right, so Content-Length is wrong" if case.code == Code.CONTENT_LENGTH_MISMATCH else ""
+    right = "is correct, so Content-Length is wrong" if case.code == Code.CONTENT_LENGTH_MISMATCH else ""
     for digest, flaw in claims(case.text("content-digest")):
         if said := flaw or right:
             yield Trial(said, partial(is_digest_of, digest, case.evidence.request.body))
@@ -240,7 +246,8 @@ def _paths(case: Case, path: str) -> Iterator[str]:
     yield unquote(path)
 
 
-_PARTS: Final[Mapping[str, Callable[[Case, str], Iterable[str]]]] = {  # the other values of each part of the URI
+# functions that return other values for each part of the URI
+_PARTS: Final[Mapping[str, Callable[[Case, str], Iterable[str]]]] = {
     "scheme": lambda _, scheme: ["http" if scheme.lower() == "https" else "https"],
     "host": _hosts,
     "path": _paths,
@@ -249,7 +256,10 @@ _PARTS: Final[Mapping[str, Callable[[Case, str], Iterable[str]]]] = {  # the oth
 
 
 def _target(*names: str, others_max: int = 16) -> _SignatureTrials:
-    """Return the trials of other target URIs. They differ in the named part, or in two or more of the named parts."""
+    """Return the trials of other target URIs.
+
+    If `names` has one part, the URIs differ in this part. If not, they differ in two or more of the parts.
+    """
 
     def trials(case: Case, one: ReadSignature) -> Iterator[Trial]:
         if match := _URI.fullmatch(case.evidence.request.target_uri):
@@ -275,7 +285,7 @@ def _body_changed(_case: Case, one: ReadSignature) -> Iterator[Trial]:
 
 
 def _method(case: Case, one: ReadSignature) -> Iterator[Trial]:
-    """Yield the method in another case, and GET and POST, which a redirect or HEAD changes."""
+    """Yield the method in another case, and also GET and POST, because a redirect or HEAD changes these methods."""
     ours = case.evidence.request.method
     for other in dict.fromkeys((ours.upper(), ours.lower(), "GET", "POST")):
         if other != ours:
@@ -283,7 +293,7 @@ def _method(case: Case, one: ReadSignature) -> Iterator[Trial]:
 
 
 def _token(case: Case, one: ReadSignature) -> Iterator[Trial]:
-    """Yield the access token under another scheme, without scheme, or absent."""
+    """Yield other values of `Authorization`, for example with another scheme or without the token."""
     for value in case.evidence.request.values("authorization")[:1]:
         scheme, _, secret = value.strip(" ").partition(" ")
         for other, said in (
@@ -302,7 +312,7 @@ def _lost_field(case: Case, one: ReadSignature) -> Iterator[Trial]:
     """Yield values that the client may have signed for fields that did not arrive, or arrived more than once."""
     request, missing = case.evidence.request, one.draft.missing
     lines = {name: request.values(name) for name in missing}
-    how = " once, and it arrived more than once" if any(lines.values()) else ", which did not arrive"
+    how = " once, but the field arrived more than once" if any(lines.values()) else ", which did not arrive"
     sent = {
         "content-length": str(len(request.body)),
         "content-type": "application/json",
@@ -322,7 +332,7 @@ def _lost_field(case: Case, one: ReadSignature) -> Iterator[Trial]:
 
 
 def _created(_case: Case, one: ReadSignature) -> Iterator[Trial]:
-    """Yield wrong forms of `created`: in milliseconds, as a string, and one second off."""
+    """Yield wrong values of `created`: in milliseconds, as a string, and with an error of one second."""
     sent = one.given.created or 0
     for other in (f"{sent * 1000}", f'"{sent}"', f"{sent - 1}", f"{sent + 1}"):
         params = one.draft.params.replace(f";created={sent}", f";created={other}")
@@ -345,7 +355,7 @@ def _other_algorithm(_case: Case, one: ReadSignature) -> Iterator[Trial]:
 
 
 def _der(_case: Case, one: ReadSignature) -> Iterator[Trial]:
-    """Yield an ECDSA signature that was sent in DER as r and s. RFC 9421 §3.3.4 and §3.3.5."""
+    """Convert an ECDSA signature in DER to the form r || s (RFC 9421 §3.3.4 and §3.3.5), and yield it."""
     for size in (32, 48):
         try:
             r, s = decode_dss_signature(one.octets)
@@ -363,9 +373,11 @@ _INVALID: Final = {Code.SIGNATURE_INVALID}
 _REPLAYED: Final = {"nonce_used", "request_repeated"}  # codes of `flows.authenticate`
 
 HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order of the trials, the most common mistake first
-    Hypothesis("undefined", _FORM, _undefined, "{said}: a layer below the signer repeated the request unsigned"),
-    Hypothesis("cavage", _FORM, _cavage, "the client signs as draft-cavage-http-signatures says, and not as RFC 9421"),
-    Hypothesis("form", _FORM, _form, "the fields are not written as RFC 9421 section 4 says: {said}"),
+    Hypothesis("undefined", _FORM, _undefined,
+        "{said}: software below the signer repeated the request and did not sign it"),
+    Hypothesis("cavage", _FORM, _cavage,
+        "the client signs in the form of draft-cavage-http-signatures instead of RFC 9421"),
+    Hypothesis("form", _FORM, _form, "the signature fields do not have the form of RFC 9421 section 4: {said}"),
     Hypothesis("fields_missing", {Code.SIGNATURE_MISSING}, _fields_missing, "{said}: the client did not sign the"
         " request, or a proxy or a framework removed these fields"),
     Hypothesis("repeated", _REPLAYED, _repeated, "the client must make a new signature for each"
@@ -377,23 +389,23 @@ HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order of the trials, the
     Hypothesis("alg", {Code.ALGORITHM_MISMATCH}, _each(_alg), "the alg parameter {said}"),
     Hypothesis("not_covered", _COVERAGE, _not_covered, "the signature does not cover {said}"),
     Hypothesis("covered_instead", _COVERAGE | _ABSENT | {Code.COMPONENT_UNSUPPORTED}, _covered_instead,
-        "in place of a required component {said}"),
+        "another component is covered instead of a required one: {said}"),
     Hypothesis("clock", {Code.STALE, Code.CREATED_IN_FUTURE}, _each(_clock), "the clocks differ: {said}"),
     Hypothesis("lost_field", _ABSENT, _each(_lost_field, complete=False), "the client signed {said}"),
     Hypothesis("digest_form", _DIGEST, _digest_form, "the digest of the body {said}"),
-    Hypothesis("digest_of", _DIGEST, _digest_of, "the digest belongs to {said}, and not to the bytes received"),
-    Hypothesis("body_changed", _CHANGED, _each(_body_changed), "the client signed {said}: the body was changed"
-        " afterwards, by a proxy or by the client", proves=False),
+    Hypothesis("digest_of", _DIGEST, _digest_of, "the digest belongs to {said}, and not to the received bytes"),
+    Hypothesis("body_changed", _CHANGED, _each(_body_changed),
+        "the client signed {said}: a proxy or the client changed the body afterwards", proves=False),
     *(Hypothesis(part, _INVALID, _each(_target(part)), f"the client signed {{said}}: another {part} than the"
-        " service expects; compare base_url and the proxy") for part in _PARTS),
+        " service expects; compare base_url and the settings of the proxy") for part in _PARTS),
     Hypothesis("method", _INVALID, _each(_method), "the client signed the method as {said}"),
     Hypothesis("token", _INVALID, _each(_token), "the client signed authorization as {said}"),
-    Hypothesis("other_key", _INVALID, _each(_other_key), "the client signed with its key {said}, but sent"
-        " another keyid"),
+    Hypothesis("other_key", _INVALID, _each(_other_key),
+        "the client signed with its key {said}, but sent another keyid"),
     Hypothesis("algorithm", _INVALID, _each(_other_algorithm), "the client signed with {said}, but the JWK names"
         " another algorithm"),
     Hypothesis("der", _INVALID, _each(_der), "the signature is in DER: send r and s as raw bytes, one after the other"),
-    Hypothesis("created", _INVALID, _each(_created), "the client signed another time: {said}"),
+    Hypothesis("created", _INVALID, _each(_created), "the client signed another created time: {said}"),
     Hypothesis("target", _INVALID, _each(_target("scheme", "host", "path", "query", others_max=3)),
         "the client signed {said}: base_url must be the URL that clients use"),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Redaction: what a report may show of a client's request, escaped and bounded, without secrets.
+"""Format the parts of a client's request that a report may show: escaped, bounded, and without secrets.
 
-Fields are shown by an allowlist, so that an unknown field is hidden. A value that contains a piece of a secret is
-hidden in every place. The secrets are the credentials (`Authorization`, `Cookie`) and the signatures.
+A report shows only the fields of an allowlist, so it hides unknown fields. It also hides every value that contains a
+piece of a secret. The secrets are the credentials (`Authorization`, `Cookie`) and the signatures.
 """
 
 import re
@@ -16,7 +16,7 @@ _SECRET_FIELDS: Final = frozenset({"authorization", "cookie", "proxy-authorizati
 _SHOWN_FIELDS: Final = frozenset({"accept", "content-encoding", "content-length", "content-type", "date", "host"})
 _SHOWN_PARAMETERS: Final = frozenset({"alg", "created", "expires", "keyid", "tag"})
 _SCHEME: Final = re.compile(r"(GNAP|Bearer|Basic|DPoP) +", re.IGNORECASE)
-_LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # a text of this form in the field `Signature` is a signature
+_LONG: Final = re.compile(r"[A-Za-z0-9+/_\-]{40,}={0,2}")  # the form of a signature in the field `Signature`
 
 
 class Redactor:
@@ -28,13 +28,13 @@ class Redactor:
         self._pieces = {piece for secret in secrets for piece in _pieces(secret.lower())}
 
     def mask(self, text: str) -> str:
-        """Return `text`, or only its length if it contains a secret, also in another case or percent-encoded."""
+        """Return `text`, or only its length if `text` contains a secret, even in another case or percent-encoded."""
         spellings = (text.lower(), unquote(text, "latin-1").lower()) if self._pieces else ()
         found = any(piece in self._pieces for spelling in spellings for piece in _pieces(spelling))
         return hidden(text) if found else text
 
     def show(self, text: str, chars_max: int = EXPLAIN_VALUE_CHARS_MAX) -> str:
-        """Return `text` from outside as printable ASCII of bounded length, without secrets."""
+        """Return untrusted `text` as printable ASCII of bounded length, without secrets."""
         shown = ascii(self.mask(text[:chars_max]))[1:-1]
         if len(text) <= chars_max and len(shown) <= 2 * chars_max:
             return shown
@@ -71,7 +71,7 @@ class Redactor:
         return self.quote(component.name) + self.parameters(component.parameters, shown=None)
 
     def parameters(self, parameters: Parameters, shown: frozenset[str] | None = _SHOWN_PARAMETERS) -> str:
-        """Return parameters with only the values of the names in `shown`; None shows all values."""
+        """Return `parameters`, with values only for the names in `shown`, or with all values if `shown` is None."""
         text = ""
         for name, value in parameters:
             written = self.show(str(value)) if shown is None or name in shown else hidden(str(value))

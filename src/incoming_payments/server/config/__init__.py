@@ -1,1 +1,1 @@
-"""The configuration of `serve`: its tables and settings, and the file that they are read from."""
+"""The configuration of `serve`: its tables and settings, and the file that contains them."""

@@ -1,4 +1,4 @@
-"""The access of clients in a configuration: tokens for development, or an authorization server."""
+"""The part of a configuration that gives clients access: tokens for development, or an authorization server."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -26,15 +26,19 @@ from incoming_payments.server.config.reader import Once, naming, refused
 from incoming_payments.server.config.setting import setting, toml
 from incoming_payments.server.config.wallet_addresses import AUTH_SERVER, StaticWalletAddresses, WalletAddressesTable
 
-_OWN: Final = [action for action in Action if not action.endswith("-all")]  # the rights of the token of `init`
+_OWN: Final = [action for action in Action if not action.endswith("-all")]  # the rights of the token that `init` writes
 
 
 @frozen(kw_only=True)
 class RightTable:
     """A right of a token."""
 
-    actions: tuple[Action, ...] = setting(f"some of {', '.join(f'`{action}`' for action in Action)}")
-    identifier: WalletAddressUrl | None = setting("one of the wallet addresses above", None, "all of them")
+    actions: tuple[Action, ...] = setting(
+        f"a list of the allowed actions: {', '.join(f'`{action}`' for action in Action)}"
+    )
+    identifier: WalletAddressUrl | None = setting(
+        "the wallet address for which the right is valid", None, "all wallet addresses"
+    )
 
 
 @frozen(kw_only=True)
@@ -42,16 +46,18 @@ class TokenTable:
     """An access token for development."""
 
     value: AccessToken = setting("the access token", written='"{token}"')
-    client: str = setting("the id of the client, under which its payments are found", written='"{base_url}/a-client"')
+    client: str = setting(
+        "the id of the client, which owns the payments that it creates", written='"{base_url}/a-client"'
+    )
     jwk_file: ClientKey = setting(
-        "a file with the client's public key, a JWK, for the signatures of requests with this token; `sign` "
-        "expects the private key in the file of the same name that ends in .pem",
+        "a file with the client's public key as a JWK, which verifies the signatures of requests with this "
+        "token. The command `sign` reads the private key from the file with the same name and the ending .pem",
         written='"{jwk}"',
     )
     rights: tuple[RightTable, ...] = setting(
-        "the rights of the token, an array of tables; see `rights`",
+        "the rights of the token, as an array of `rights` tables",
         written="[{{ actions = " + toml(_OWN) + ', identifier = "{base_url}/alice" }}]',
-        least="each token needs one or more",
+        least="one or more tables in each token",
         example='rights = [{ actions = ["create"] }]',
     )
     expires_at: datetime | None = setting("when the token expires", None, "never", written="2027-01-01T00:00:00Z")
@@ -61,34 +67,35 @@ class TokenTable:
 class AuthorizationServerTable:
     """The authorization server."""
 
-    url: str = setting("its introspection endpoint", written='"{introspection}"')
+    url: str = setting("the URL of the introspection endpoint", written='"{introspection}"')
     dialect: Dialect = setting(
-        f"{' or '.join(f'`{toml(dialect)}`' for dialect in get_args(Dialect))}: the form of its answers",
+        f"{' or '.join(f'`{toml(dialect)}`' for dialect in get_args(Dialect))}: the form of the introspection answers",
         written='"{dialect}"',
     )
     issuer: str | None = setting(
-        "the `iss` of its answers, which is the URL of its grant endpoint; only with `rfc9767`",
+        "the `iss` of the introspection answers, which is the URL of the grant endpoint; only for the dialect "
+        "`rfc9767`",
         None,
         AUTH_SERVER,
         written='"https://auth.bank.example"',
     )
     audience: str | None = setting(
-        "the name of this service in `aud`: a token that is only for other services is refused",
+        "the name of this service in `aud`. The service refuses a token whose `aud` names only other services",
         None,
-        "a token with `aud` is refused",
+        "the service refuses every token with `aud`",
         written='"incoming-payments"',
     )
     key_file: Pem | None = setting(
-        "a file with the private key of this service, in PEM, which signs the requests; give `key_id` too",
+        "a file with the private key of this service in PEM, for signing introspection requests; give `key_id` too",
         None,
-        "the requests are not signed",
+        "introspection requests are not signed",
         written='"{service_key}"',
     )
     key_id: str | None = setting("the key id of the key in `key_file`", None, "no key", written='"{service_key_id}"')
     resource_server: str | None = setting(
-        "the name of this service at the authorization server; only with `rfc9767`",
+        "the name of this service at the authorization server; only for the dialect `rfc9767`",
         None,
-        "the public key of `key_file`",
+        "the public key that belongs to `key_file`",
         written='"incoming-payments"',
     )
     timeout_s: int = setting(
@@ -97,17 +104,17 @@ class AuthorizationServerTable:
         bounds=(1, int(INTROSPECTION_S_MAX)),
     )
     cache_s: int = setting(
-        "for how many seconds an active token is remembered: a revoked token stays usable for that long",
+        "for how many seconds an active token is cached. A revoked token stays usable for that long",
         0,
         bounds=(0, int(INTROSPECTION_CACHE_S_MAX)),
     )
     client_keys: bool = setting(
-        "whether the service reads the key of a client from `jwks.json` below the wallet address of the client, if "
-        "the introspection answer does not contain it",
+        "whether the service reads the key of a client from `jwks.json` below the wallet address of the "
+        "client, if the introspection answer does not contain the key",
         True,
     )
     allow_http: bool = setting(
-        "whether `url` may be an http URL, which shows the tokens to the network", False, written="true"
+        "whether `url` may be an http URL, which lets the network read the tokens", False, written="true"
     )
     allow_private_clients: bool = setting(
         "for development: whether `jwks.json` may be read over http, at any port, and from private addresses",
@@ -120,7 +127,7 @@ class AuthorizationServerTable:
     def _load_key(self) -> PrivateKey | None:
         if (self.key_file is None) != (self.key_id is None):
             missing, given = ("key_file", "key_id") if self.key_file is None else ("key_id", "key_file")
-            text = f"{missing} is missing: give {given} and {missing} together, or none of them"
+            text = f"{missing} is missing: give {given} and {missing} together, or neither of them"
             raise InvalidValue(text, member=missing)
         if self.key_file is None or self.key_id is None:
             return None
@@ -136,7 +143,7 @@ class AuthorizationServerTable:
 
 @frozen
 class ConfiguredToken:
-    """A `[[token]]`: the token, its client and rights, and the file with the public key of its client."""
+    """A table `[[token]]`: the token, its client and rights, and the file with the public key of the client."""
 
     value: AccessToken
     info: AccessTokenInfo
@@ -146,10 +153,13 @@ class ConfiguredToken:
 def tokens_of(
     tables: Sequence[TokenTable], hosted: StaticWalletAddresses | WalletAddressesTable
 ) -> tuple[ConfiguredToken, ...]:
-    """Return the tokens of `[[token]]`, with rights for the `hosted` wallet addresses. Raises `ConfigurationError`."""
+    """Return the tokens of `[[token]]`.
+
+    Raises `ConfigurationError`, for example for a right to a wallet address that is not in `hosted`.
+    """
     once = Once()
     for place, table in enumerate(tables):
-        once.add(table.value, f"token[{place}].value", "give each token a value of its own")
+        once.add(table.value, f"token[{place}].value", "give each token a different value")
     return tuple(_token(f"token[{place}]", table, hosted) for place, table in enumerate(tables))
 
 

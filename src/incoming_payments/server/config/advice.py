@@ -21,19 +21,22 @@ def of_values(name: str, table: object) -> Iterator[str]:
     for setting in settings_of(type(table)):
         value = getattr(table, setting.name)
         if setting.usual is not None and value is not None and not setting.usual[0] <= value <= setting.usual[1]:
-            yield f"{name}.{setting.name} is {value}; {setting.usually}"
+            yield f"{name}.{setting.name} is {value}: {setting.usually}"
 
 
 def of_listen(base_url: str, host: str, port: int, mount: str | None) -> Iterator[str]:
-    """Yield a warning when clients cannot reach `base_url` here, or when clients on other machines can connect."""
+    """Yield a warning when clients cannot reach `base_url`, or when clients on other machines can connect directly."""
     if not is_loopback(host):
         yield (
             f"listen.host: {host} is not a loopback address, and serve has no TLS and no limits for each client: "
-            "put a reverse proxy in front, and let no client reach this port"
+            "put a reverse proxy in front of serve, and let no client reach this port"
         )
     for name, text in (("base_url", base_url), ("listen.mount", mount)):
         if text is not None and text.endswith(COLLECTION_PATH):
-            yield f"{name} ends in {COLLECTION_PATH}, and the service adds that path to it once more: leave it out"
+            yield (
+                f"{name} ends in {COLLECTION_PATH}, and the service would add that path once more: remove the "
+                f"path from {name}"
+            )
     parts = urlsplit(base_url)
     public = parts.port or _DEFAULT_PORTS[parts.scheme]
     if is_loopback(parts.hostname or "") and public != port:
@@ -61,7 +64,7 @@ def of_access(base_url: str, *, has_tokens: bool, server: AuthorizationServerTab
     if server is not None and server.allow_private_clients and base_url.startswith("https:"):
         yield (
             "authorization_server.allow_private_clients is true, so clients can make this service connect to private "
-            "addresses: leave it out, because base_url is an https URL as in production"
+            "addresses: remove this setting, because base_url is an https URL as in production"
         )
 
 
@@ -76,30 +79,30 @@ def of_tokens(tokens: Sequence[AccessTokenInfo], now: datetime) -> Iterator[str]
 
 
 def of_assets(hosted: Mapping[str, Asset], of_peers: Mapping[str, Asset], tolerance_units: int) -> Iterator[str]:
-    """Yield warnings about the assets of wallet addresses and peers, which are given by the names of their tables.
+    """Yield warnings about the assets of wallet addresses and peers. Each mapping is from the names of tables.
 
     `hosted` is empty if another service keeps the wallet addresses.
     """
     for name, asset in {**hosted, **of_peers}.items():
         if asset.code != asset.code.upper():
             yield (
-                f'{name}.asset_code is "{asset.code}": write "{asset.code.upper()}", unless clients and peers write '
-                "it in lower case too; codes are compared exactly, and the codes of ISO 4217 are in upper case"
+                f'{name}.asset_code is "{asset.code}": write "{asset.code.upper()}", unless clients and peers use '
+                "lower case too. The service compares codes exactly, and the codes of ISO 4217 are in upper case"
             )
         if asset.scale >= UINT64_DIGITS_MAX:
             yield (
-                f"{name}.asset_scale is {asset.scale}, so that the largest amount is less than one {asset.code}: write "
-                "the number of digits after the decimal point, such as 2 for cents"
+                f"{name}.asset_scale is {asset.scale}, so the largest possible amount is less than one {asset.code}: "
+                "write the number of digits after the decimal point, such as 2 for cents"
             )
     for name, asset in of_peers.items():
         if hosted and asset not in hosted.values():
             yield (
-                f"{name} has the asset {asset.code} at scale {asset.scale}, but no wallet address has this asset: this "
-                "peer cannot pay; correct asset_code and asset_scale, or add a wallet address with this asset"
+                f"{name} has the asset {asset.code} at scale {asset.scale}, but no wallet address has this asset, "
+                "so this peer cannot pay: correct asset_code and asset_scale, or add a wallet address with this asset"
             )
     for name, asset in hosted.items():
         if tolerance_units > 10**asset.scale:
             yield (
                 f"ilp.tolerance_units is {tolerance_units}, which is more than one {asset.code} in the minor units of "
-                f"{name}: write by how many minor units a packet may exceed incomingAmount, such as 1"
+                f"{name}: write the number of minor units by which a packet may exceed incomingAmount, such as 1"
             )

@@ -1,4 +1,4 @@
-"""The files of `serve`: its configuration, and the secrets, tokens and keys that the configuration names."""
+"""Read the files of `serve`: its configuration, and the secrets, tokens and keys that the configuration names."""
 
 import os
 import re
@@ -16,16 +16,17 @@ from incoming_payments.limits import CONFIGURATION_BYTES_MAX, PEER_TOKEN_CHARS_M
 POSIX = os.name == "posix"  # on other systems, the mode of a file does not define the access of users
 
 PRIVATE: Final = 0o077  # mode bits that a file with a secret must not have
-PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have, or other users could change the key
+PUBLIC: Final = 0o022  # mode bits that a file with a public key must not have, because other users could change the key
 _OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
-_STICKY: Final = stat.S_IWOTH | stat.S_ISVTX  # with both bits, as in /tmp, a user can replace only own files
-# A file name with an extension that no secret ends with
+# the bits of a folder like /tmp, in which users can replace only their own files
+_STICKY: Final = stat.S_IWOTH | stat.S_ISVTX
+# a file name with an extension, which cannot be a secret
 _EXTENSION: Final = re.compile(r".{1,255}\.(?:[a-z][a-z0-9]{0,7}|[A-Z][A-Z0-9]{0,7})")
 _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
 ServerSecret = NewType("ServerSecret", bytes)  # the content of a file of `secret_files`
 PeerToken = NewType("PeerToken", AccessToken)  # the content of a file of `token_files`
 
-_NOT_BLOCKING: Final = getattr(os, "O_NONBLOCK", 0)  # a FIFO would wait for its writer
+_NOT_BLOCKING: Final = getattr(os, "O_NONBLOCK", 0)  # because opening a FIFO would block until it has a writer
 
 
 @frozen
@@ -39,30 +40,30 @@ class Pem:
 def read_bounded(path: Path, *, if_missing: str) -> bytes:
     """Return the content of a regular file of at most `limits.CONFIGURATION_BYTES_MAX` bytes.
 
-    A file of another kind could block the process for ever. Raises `ConfigurationError` with a description that
-    completes a sentence about the file. `if_missing` says what to do about a file that does not exist.
+    A file of another kind could block the process for ever. Raises `ConfigurationError` with a description whose
+    subject is the file. `if_missing` is the advice for a file that does not exist.
     """
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NOT_BLOCKING)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigurationError("is not a regular file: give the name of a file")
+                raise ConfigurationError("is not a regular file: give the path of a regular file")
             content = file.read(CONFIGURATION_BYTES_MAX + 1)
     except FileNotFoundError:
         raise ConfigurationError(f"does not exist: {if_missing}") from None
     except IsADirectoryError:
-        raise ConfigurationError("is a folder: give the name of a file") from None
-    except (OSError, ValueError) as error:  # a ValueError: NUL in the name
-        why = getattr(error, "strerror", None) or "no file has such a name"
+        raise ConfigurationError("is a folder: give the path of a file") from None
+    except (OSError, ValueError) as error:  # a ValueError means NUL in the name
+        why = getattr(error, "strerror", None) or "no file can have this name"
         raise ConfigurationError(f"cannot be read: {why}") from None
     if len(content) > CONFIGURATION_BYTES_MAX:
-        raise ConfigurationError(f"is larger than {CONFIGURATION_BYTES_MAX} bytes: give another file")
+        raise ConfigurationError(f"is larger than {CONFIGURATION_BYTES_MAX} bytes: give a smaller file")
     return content
 
 
 class Files:
     """The files in `folder`. `warnings` lists the files and folders that other users can access.
 
-    The methods raise `InvalidValue` for a file that cannot be read or used, unless their docstrings say otherwise.
+    A method raises `InvalidValue` for a file that cannot be read or used, unless its docstring names another error.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -72,7 +73,7 @@ class Files:
     def read(self, name: str, denied: int) -> bytes:
         """Return the content of a file. A file with one of the mode bits `denied` gets a warning."""
         path = self.folder / name
-        hint = " (~ is not expanded: write the whole path)" if name.startswith("~") else ""
+        hint = " (serve does not expand ~: write the whole path)" if name.startswith("~") else ""
         try:
             content = read_bounded(path, if_missing=f"correct the name{hint}, or add the file")
         except ConfigurationError as error:
@@ -85,30 +86,32 @@ class Files:
         found = path.stat()
         mode = stat.S_IMODE(found.st_mode)
         if mode & denied:
-            self._warn(f"{path}: other users have access (mode {mode:04o}): chmod go-{_DENIED[denied]} it")
+            self._warn(f"{path}: other users have access (mode {mode:04o}): run chmod go-{_DENIED[denied]} on it")
         if POSIX and found.st_uid not in {0, os.geteuid()}:
-            self._warn(f"{path} belongs to another user (uid {found.st_uid}), who can change it: chown it")
+            self._warn(f"{path} belongs to another user (uid {found.st_uid}), who can change the file: run chown on it")
 
     def warn_of_database(self, path: Path) -> None:
         """Add a warning if every user can read or write the database, or replace the files in its folder.
 
-        A group may have access, because other programs of the host may use the database.
+        A group may have access, because other programs of your company may use the database.
         """
         if path.exists() and (mode := stat.S_IMODE(path.stat().st_mode)) & _OTHERS:
-            self._warn(f"{path}: every user can read or change payments (mode {mode:04o}): chmod o-rwx it")
+            self._warn(f"{path}: every user can read or change payments (mode {mode:04o}): run chmod o-rwx on it")
         self.warn_of_folder(path.parent)
 
     def warn_of_folder(self, path: Path) -> None:
         """Add a warning if every user can replace the files in the folder."""
         if path.is_dir() and (mode := stat.S_IMODE(path.stat().st_mode)) & _STICKY == stat.S_IWOTH:
-            self._warn(f"{path}: every user can replace the files in this folder (mode {mode:04o}): chmod o-w it")
+            self._warn(
+                f"{path}: every user can replace the files in this folder (mode {mode:04o}): run chmod o-w on it"
+            )
 
     def _warn(self, text: str) -> None:
         if POSIX and text not in self.warnings:
             self.warnings.append(text)
 
     def _shown(self, name: str) -> str:
-        """Return the path of a file for an error message, or hide it if `name` may be a secret in the wrong place."""
+        """Return the path of a file for an error message. If `name` may be a misplaced secret, hide the path."""
         path = self.folder / name
         is_name = name.isprintable() and (
             len(name) < PEER_TOKEN_CHARS_MIN  # the name is shorter than any secret
@@ -116,7 +119,7 @@ class Files:
             or os.path.exists(path)
             or (os.path.dirname(name).strip("/") and os.path.isdir(path.parent))
         )
-        return str(path) if is_name else "the file (its name is not shown, because it may be a secret)"
+        return str(path) if is_name else "the file (its name is hidden, because the name may be a secret)"
 
     def pem(self, name: str) -> Pem:
         """Return the content of a file with a private key."""
@@ -127,16 +130,19 @@ class Files:
         if not name or "\0" in name:
             raise ConfigurationError("must not be empty, and must not contain NUL")
         if name == ":memory:":
-            text = 'is ":memory:", but payments must survive a restart: give a file, such as "payments.sqlite3"'
+            text = (
+                'is ":memory:", but payments must survive a restart: give the name of a file, such as '
+                '"payments.sqlite3"'
+            )
             raise ConfigurationError(text)
         if "://" in name or name.startswith("file:"):
-            text = 'must be the name of a file, such as "payments.sqlite3", and no URL'
-            raise ConfigurationError(f"{text}: serve stores payments in SQLite only")
+            text = 'must be the name of an SQLite file, such as "payments.sqlite3", and must not be a URL'
+            raise ConfigurationError(text)
         if name.startswith("~"):
-            raise ConfigurationError("begins with ~, which is not expanded: write the whole path")
+            raise ConfigurationError("begins with ~, which serve does not expand: write the whole path")
         path = self.folder / name
         if name.endswith("/") or os.path.isdir(path):
-            raise ConfigurationError(f"is the folder {path}: give the name of a file in it")
+            raise ConfigurationError(f"is the folder {path}: give the name of a file in this folder")
         self.warn_of_database(path)
         return path
 
@@ -145,7 +151,7 @@ class Files:
         content = self.read(name, PRIVATE)
         try:
             secret = bytes.fromhex(content.decode("ascii"))
-        except ValueError:  # other characters, or an odd number of digits
+        except ValueError:  # not ASCII, not hexadecimal, or an odd number of digits
             found = "other characters, or an odd number of digits"
         else:
             found = f"{len(secret)} bytes"
@@ -162,8 +168,10 @@ class Files:
         try:
             token = AccessToken(content.decode("ascii").strip())
         except ValueError:  # the content is not ASCII, or is not a valid token
-            need = "a token alone: letters, digits and -._~+/ with perhaps = at the end, and no `Bearer` in front"
-            raise InvalidValue(f"{self.folder / name} must hold {need}; {how}") from None
+            need = (
+                "only a token: letters, digits and -._~+/, then optional = characters, and no `Bearer` before the token"
+            )
+            raise InvalidValue(f"{self.folder / name} must hold {need}: {how}") from None
         if len(token.value) < PEER_TOKEN_CHARS_MIN:
             need = f"a token of {PEER_TOKEN_CHARS_MIN} characters or more, not {len(token.value)}"
             raise InvalidValue(f"{self.folder / name} must hold {need}: {how}")

@@ -1,4 +1,4 @@
-"""The ILP receiver and its peers in a configuration."""
+"""The part of a configuration that describes the ILP receiver and its peers."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ def _files(most: int) -> Callable[[object, "Attribute[Any]", Sequence[object]], 
 
     def check(_: object, attribute: "Attribute[Any]", contents: Sequence[object]) -> None:
         if not 1 <= len(contents) <= most:
-            raise invalid(attribute, f"must name 1 to {most} files, not {len(contents)}")
+            raise invalid(attribute, f"must name 1 to {most} files, but names {len(contents)}")
 
     return check
 
@@ -46,16 +46,17 @@ class IlpTable:
     """The receiver of ILP packets."""
 
     address: str = setting(
-        "the ILP address of this service; the address of a payment is one segment longer", written='"test.bank"'
+        "the ILP address of this service. The address of a payment has one more segment", written='"test.bank"'
     )
     secret_files: tuple[ServerSecret, ...] = setting(
-        "files with 32 random bytes or more in hexadecimal, newest first. Addresses and shared secrets are derived "
-        "from these secrets, and each secret can decrypt STREAM packets. To rotate, put a new file in front. Remove an "
-        "old secret when all payments that were created with it have completed or expired",
+        "files that each contain a secret, newest first. A secret is 32 random bytes or more in hexadecimal. "
+        "The service derives addresses and shared secrets from it, so each secret can decrypt STREAM packets. "
+        "To rotate the secret, put a new file in front. Remove an old secret when all payments that were created "
+        "with it have completed or expired",
         check=_files(SERVER_SECRETS_MAX),
         written='["{secret}"]',
     )
-    path: str = setting("the path for ILP packets below `base_url`, and not below `/incoming-payments`", ILP_PATH)
+    path: str = setting("the path below `base_url` to which peers send ILP packets; not `/incoming-payments`", ILP_PATH)
     tolerance_units: int = setting(
         "by how many minor units a packet may exceed `incomingAmount`, unless `tolerance_basis_points` allows more",
         EXCESS_UNITS_DEFAULT,
@@ -69,13 +70,13 @@ class IlpTable:
         unusual="100 is one percent, and the service accepts an excess of this share",
     )
     margin_ms: int = setting(
-        "at the latest, a packet is credited this many milliseconds before it expires, so that the reply arrives in "
+        "how many milliseconds before its expiry a packet must be credited, so that the reply arrives in "
         "time. A peer does not pay for a packet with a late reply",
         PREPARE_MARGIN_MS_DEFAULT,
         bounds=(0, PREPARE_MARGIN_MS_MAX),
         usual=(100, 10_000),
-        unusual="a small margin loses the money of packets that are answered late, and a large one refuses packets "
-        "that have enough time",
+        unusual="with a small margin the service loses the money of packets with a late reply, and with a "
+        "large margin it refuses packets that have enough time",
     )
 
 
@@ -85,19 +86,19 @@ class PeerTable:
 
     name: str = setting("1 to 64 letters, digits and `_~-`", check=_check_name, written='"connector"')
     asset_code: str = setting(
-        "the asset of the account with this peer: the peer can pay payments in the same asset only", written='"USD"'
+        "the asset of the account with this peer. The peer can pay only payments in the same asset", written='"USD"'
     )
-    asset_scale: int = setting("the scale of that asset", written="2")
+    asset_scale: int = setting("the scale of `asset_code`: 2 for cents", written="2")
     token_files: tuple[PeerToken, ...] = setting(
-        "1 to 8 files, each with one bearer token of 16 characters or more. Each token is valid. To change one, "
-        "add the new token, let the peer switch to it, and remove the old one",
+        "1 to 8 files, each with one bearer token of 16 characters or more. Each token is valid. To replace a "
+        "token, add the new token, let the peer switch to the new token, and remove the old token",
         check=_files(PEER_TOKENS_MAX),
         written='["{peer_token}"]',
     )
     ilp_address: str | None = setting(
-        "the ILP address that the peer gets when it requests one (ILDCP)",
+        "the ILP address that the service gives to the peer on an ILDCP request",
         None,
-        "its `name` below the `address` of the service",
+        "the `address` of the service, a dot, and the `name` of the peer",
         written='"test.bank.connector"',
     )
 
@@ -106,7 +107,7 @@ def packets_of(ilp: IlpTable, peers: Sequence[PeerTable]) -> tuple[Receiver, Pac
     """Return the receiver of `[ilp]`, and its peers. Raises `ConfigurationError`."""
     once = Once()
     for place, secret in enumerate(ilp.secret_files):
-        once.add(secret.hex(), f"ilp.secret_files[{place}]", "give each secret once")
+        once.add(secret.hex(), f"ilp.secret_files[{place}]", "give each secret only once")
     with naming("ilp", ilp, ilpAddress="address", units="tolerance_units"):
         methods = DerivedMethods(ilp.address, ilp.secret_files)
         tolerance = Tolerance(ilp.tolerance_units, ilp.tolerance_basis_points)
@@ -116,7 +117,7 @@ def packets_of(ilp: IlpTable, peers: Sequence[PeerTable]) -> tuple[Receiver, Pac
         path = f"peer[{place}]"
         names.add(table.name, f"{path}.name", f"give {table.name} to one peer only")
         for number, token in enumerate(table.token_files):
-            once.add(token.value, f"{path}.token_files[{number}]", "give each file a token of its own")
+            once.add(token.value, f"{path}.token_files[{number}]", "give each file a different token")
         address = f"{methods.prefix}.{table.name}" if table.ilp_address is None else table.ilp_address
         with naming(path, table):
             asset = Asset(table.asset_code, table.asset_scale)

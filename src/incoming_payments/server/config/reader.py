@@ -44,22 +44,22 @@ _NAMES: Final[Mapping[type, str]] = {
     time: "a time",
 }
 _TOP: Final = "in front of the first table"
-HARMLESS_NAME: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name that may be a setting, but cannot be a token
+HARMLESS_NAME: Final = re.compile(r"[a-z][a-z_-]{0,23}")  # a name that may be a setting, and cannot be a token
 
 
 class _WrongType(ConfigurationError):
-    """A value has the wrong type in TOML."""
+    """The TOML type of a value is wrong."""
 
 
 # --- cattrs --------------------------------------------------------------------------------------
 
 
 def read(root: type[T], document: Mapping[str, Any], hooks: Mapping[Any, Callable[[Any], Any]]) -> T:
-    """Return the configuration in `document`: a value of `root`, with values of the classes of its tables.
+    """Return the configuration in `document` as a `root`, with an object of the right class for each table.
 
-    `hooks` make the values of further types. A hook raises `InvalidValue`, or `ConfigurationError` with a description
-    that completes a sentence about the setting. Raises `ConfigurationError` when a setting is missing, unknown, of the
-    wrong type or invalid.
+    `hooks` are the functions that make values, by type. A hook raises `InvalidValue`, or
+    `ConfigurationError` with a description whose subject is the setting. Raises `ConfigurationError` when a setting is
+    missing, unknown, of the wrong type or invalid.
     """
     converter = Converter(detailed_validation=True)
 
@@ -152,7 +152,7 @@ def _gift(attribute: "Attribute[Any]", place: str) -> str:
     """Return the advice for a missing setting or table."""
     cls = inner_table(attribute)
     if cls and is_array(attribute.type):
-        return f"give at least one, as {example_of(attribute)}"
+        return f"add at least one table, such as {example_of(attribute)}"
     if cls:
         needed = [setting.name for setting in settings_of(cls) if setting.default is REQUIRED]
         return f"give [{attribute.name}] with {' and '.join(needed)}"
@@ -162,11 +162,11 @@ def _gift(attribute: "Attribute[Any]", place: str) -> str:
 def _instead(attribute: "Attribute[Any]", reason: str) -> str:
     """Return the error for a setting or table of the wrong type."""
     if not is_array(attribute.type):
-        how = f": write [{attribute.name}] in front of its settings, once" if inner_table(attribute) else ""
+        how = f": write [{attribute.name}] once, before the settings of this table" if inner_table(attribute) else ""
         return f"{reason}{how}"
     if inner_table(attribute):
         return f"must be an array of tables, such as {example_of(attribute)}"
-    return f'{reason}: write it in brackets, such as {attribute.name} = ["..."]'
+    return f'{reason}: write the value in brackets, such as {attribute.name} = ["..."]'
 
 
 def _suggestion(name: str, table: type, root: type) -> str:
@@ -176,13 +176,13 @@ def _suggestion(name: str, table: type, root: type) -> str:
         return f"did you mean {near[0]}?"
     tables = [table for table in tables_of(root) if name in {setting.name for setting in table.settings}]
     if tables:
-        return f"it belongs {' or '.join(f'in {table.header}' if table.header else _TOP for table in tables)}"
-    return f"leave it out, or use one of {', '.join(known)}"
+        return f"this setting belongs {' or '.join(f'in {table.header}' if table.header else _TOP for table in tables)}"
+    return f"remove this setting, or use one of {', '.join(known)}"
 
 
 def _shown(name: str) -> str:
-    """Return a name from the file, or hide it if it may be a token on the wrong side of the equals sign."""
-    return name if HARMLESS_NAME.fullmatch(name) else "(a name that is not shown)"
+    """Return a name from the file, or hide a name that may be a token on the wrong side of the equals sign."""
+    return name if HARMLESS_NAME.fullmatch(name) else "(a name that is hidden, because it may be a secret)"
 
 
 def _joined(*names: str) -> str:
@@ -190,7 +190,7 @@ def _joined(*names: str) -> str:
 
 
 def refused(setting: str, why: str) -> ConfigurationError:
-    """Return the error for a setting. `why` completes a sentence about the setting."""
+    """Return the error for a setting, which is the subject of the text `why`."""
     return ConfigurationError(f"{setting} {why}", setting=setting)
 
 
@@ -199,7 +199,7 @@ def _member(error: IncomingPaymentsError) -> str:
 
 
 def _about(setting: str, error: IncomingPaymentsError, found: object = None) -> ConfigurationError:
-    """Return `error` as an error about the setting. The error shows the value `found` if it is an integer."""
+    """Return `error` as an error about the setting. If the value `found` is an integer, the error shows the value."""
     rest = error.description.removeprefix(f"{_member(error)} ")
     colon = ":" if isinstance(error, InvalidValue) and rest == error.description else ""
     shown = f", not {found}" if type(found) is int else ""
@@ -208,9 +208,9 @@ def _about(setting: str, error: IncomingPaymentsError, found: object = None) -> 
 
 @contextmanager
 def naming(path: str, table: object = None, **settings: str) -> Iterator[None]:
-    """Turn the `InvalidValue` of a value's constructor into a `ConfigurationError` that names the setting.
+    """Turn an `InvalidValue` into a `ConfigurationError` that names the setting.
 
-    `table` is the table at `path`. `settings` maps members to settings. Without an entry, the setting has the name of
+    `table` is the table at `path`. `settings` maps members to settings. The setting of any other member has the name of
     the member in snake case. If the table has no such setting, the error names the table.
     """
     try:
@@ -224,7 +224,7 @@ def naming(path: str, table: object = None, **settings: str) -> Iterator[None]:
 
 
 class Once:
-    """Remembers which setting has which value, because no two of these settings may have the same value."""
+    """A check that no two settings have the same value."""
 
     def __init__(self) -> None:
         self._settings: dict[Hashable, str] = {}

@@ -1,8 +1,7 @@
-"""The declaration of settings: each is a field of the attrs class of its table.
+"""Declare settings. Each setting is a field of the attrs class of its table.
 
-`setting` and `table` declare a field, together with the text that the documentation has about it. `settings_of` and
-`tables_of` return the declarations, for the errors of the reader, the configuration that `init` writes, and the table
-in `docs/server.md`.
+`setting` and `table` declare a field, together with its text in the documentation. `settings_of` and `tables_of` return
+the declarations, for the errors of the reader, the configuration that `init` writes, and the table in `docs/server.md`.
 """
 
 import json
@@ -15,7 +14,7 @@ from attrs import NOTHING, Attribute, evolve, field, fields, frozen, has
 
 from incoming_payments.errors import InvalidValue
 
-REQUIRED: Final = NOTHING  # the default of a setting that must be given
+REQUIRED: Final = NOTHING  # the default of a required setting
 _SETTING: Final = "setting"
 _TABLE: Final = "table"
 
@@ -24,15 +23,15 @@ _TABLE: Final = "table"
 class Setting:
     """The declaration of a setting.
 
-    `default` is the value when the setting is left out. `REQUIRED` means that a missing setting is an error. `None`
-    means that `otherwise` describes the default. `bounds` are the least and the greatest value. A value outside `usual`
-    gets a warning that gives the reason in `unusual`. `written` is the value in the configuration of `init`, as TOML
-    with placeholders in braces. Without `written`, `init` writes the default. `init` writes an optional setting as a
-    comment.
+    `default` is the value when the setting is left out. A default of `REQUIRED` means that a missing setting is an
+    error. A default of `None` means that `otherwise` describes the default. `bounds` are the least and the greatest
+    value. A value outside `usual` gets a warning that gives the reason in `unusual`. `written` is the value that `init`
+    writes, as TOML with placeholders in braces. If `written` is `None`, `init` writes the default. `init` writes an
+    optional setting as a comment.
     """
 
     name: str = ""
-    type: type = str  # the type of the TOML value
+    type: type = str  # the type of the value in TOML
     meaning: str
     default: Any
     otherwise: str = ""
@@ -41,7 +40,7 @@ class Setting:
     unusual: str = ""
     written: str | None = None
     is_active: bool = False  # whether `init` sets this optional setting
-    example: str = ""  # how to write an array of tables
+    example: str = ""  # an example of an array of tables
     least: str = ""  # the required number of tables in an array of tables
 
     @property
@@ -54,21 +53,21 @@ class Setting:
     @property
     def usually(self) -> str:
         """Return the usual values with the reason, or `""` if every value is usual."""
-        return f"usually it is {self.usual[0]} to {self.usual[1]}, because {self.unusual}" if self.usual else ""
+        return f"the usual values are {self.usual[0]} to {self.usual[1]}, because {self.unusual}" if self.usual else ""
 
     @property
     def line(self) -> str:
-        """Return the line of `init` for this setting."""
+        """Return the line that `init` writes for this setting."""
         line = f"{self.name} = {self.written if self.written is not None else toml(self.default)}"
         return line if self.default is REQUIRED or self.is_active else f"# {line}"
 
 
 @frozen(kw_only=True)
 class TableOf:
-    """The declaration of a table of settings, which is read into `cls`.
+    """The declaration of a table of settings. `cls` is the class of the table.
 
-    `header` is the name of the table with brackets. `least` is the required number of tables. SIGHUP changes the
-    settings of the table if `reloads` is true.
+    `header` is the name of the table with brackets. `least` is the required number of tables. If `reloads` is true,
+    SIGHUP changes the settings of the table.
     """
 
     name: str = ""
@@ -87,7 +86,7 @@ class TableOf:
 def setting(meaning: str, default: Any = REQUIRED, otherwise: str = "", *, check: Any = None, **texts: Any) -> Any:
     """Declare a setting as a field of its table. `check` is an attrs validator. `texts` are arguments of `Setting`."""
     declared = Setting(meaning=meaning, default=default, otherwise=otherwise, **texts)
-    # No `repr` shows the value, because it may be a secret.
+    # No `repr` shows the value, because the value may be a secret.
     return field(default=default, repr=False, validator=check or _validator(declared), metadata={_SETTING: declared})
 
 
@@ -100,15 +99,15 @@ def _validator(declared: Setting) -> Callable[[object, "Attribute[Any]", Any], N
     def check(_: object, attribute: "Attribute[Any]", value: Any) -> None:
         if declared.bounds and value is not None and not declared.bounds[0] <= value <= declared.bounds[1]:
             text = f"must be an integer from {declared.bounds[0]} to {declared.bounds[1]}, not {value}"
-            raise invalid(attribute, f"{text}; {declared.usually}" if declared.usually else text)
+            raise invalid(attribute, f"{text}: {declared.usually}" if declared.usually else text)
         if declared.example and not value:
-            raise invalid(attribute, f"is missing: give at least one, as {declared.example}")
+            raise invalid(attribute, f"is missing: add at least one table, such as {declared.example}")
 
     return check
 
 
 def invalid(attribute: "Attribute[Any]", why: str) -> InvalidValue:
-    """Return the error of a validator. `why` completes a sentence about the setting."""
+    """Return the error of a validator. The setting is the subject of the text `why`."""
     return InvalidValue(f"{attribute.name} {why}", member=attribute.name)
 
 
@@ -122,7 +121,7 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
 
 
 def tables_of(root: type) -> tuple[TableOf, ...]:
-    """Return the declarations of all tables of a configuration. The first is for the settings without a table."""
+    """Return the declarations of all tables of a configuration. The first declaration is for the top-level settings."""
     found = [TableOf(cls=root)]
     for attribute in fields(root):
         if inner := inner_table(attribute):
@@ -165,7 +164,7 @@ def differences(name: str, old: object, new: object) -> list[str]:
 
 
 def toml_type(kind: Any) -> type:
-    """Return the type in TOML of an annotation. Each value of a type of this library is read from a string."""
+    """Return the TOML type for an annotation. A type of this library has the TOML type string."""
     if get_origin(kind) in (Union, UnionType):
         kind = get_args(kind)[0]
     if is_array(kind):
@@ -174,7 +173,7 @@ def toml_type(kind: Any) -> type:
 
 
 def toml(value: object) -> str:
-    """Return a setting's default as TOML, which writes it as JSON does.
+    """Return a setting's default as TOML, in which these values look as in JSON.
 
     >>> toml(True), toml("a"), toml(())
     ('true', '"a"', '[]')

@@ -1,4 +1,4 @@
-"""The configuration file of `incoming-payments serve`: read as a whole, with errors that name the setting."""
+"""Read the configuration file of `incoming-payments serve`. Each error names the setting at fault."""
 
 import os
 import re
@@ -33,12 +33,12 @@ from incoming_payments.server.config.tables import NEED_RESTART, Configuration, 
 from incoming_payments.server.config.wallet_addresses import StaticWalletAddresses, listed, read_wallet_address_url
 from incoming_payments.service.quotas import MemoryQuotas
 
-_TOML_HINTS: Final = {  # the hints, by the start of a message of `tomllib`
+_TOML_HINTS: Final = {  # hints for messages of `tomllib`, which begin with these texts
     "Invalid value": "write strings in quotes, and true and false in lower case",
     "Expected newline": "write strings and addresses in quotes",
     "Unescaped": "write / in place of \\ in a path",
-    "Cannot overwrite": "the setting is given twice: remove one of the two lines",
-    "Cannot declare": "the table is given twice: put its settings under one header",
+    "Cannot overwrite": "the setting occurs twice: remove one of the two lines",
+    "Cannot declare": "the table occurs twice: put its settings under one header",
 }
 _TABLE: Final = re.compile(rf"\('({HARMLESS_NAME.pattern})',\)")  # a table in a message of `tomllib`
 
@@ -48,24 +48,24 @@ class Settings:
     """The values of a configuration file, as the library's own types."""
 
     path: Path  # the configuration file
-    given: Configuration  # the configuration as the file has it
+    given: Configuration  # the configuration as given in the file
     policy: ServicePolicy
     wallet_addresses: StaticWalletAddresses
     tokens: tuple[ConfiguredToken, ...]
-    introspector: StaticIntrospector = field(repr=False)  # knows the listed tokens
+    introspector: StaticIntrospector = field(repr=False)  # the introspector for the tokens in the file
     receiver: Receiver
     packets: PacketPolicy | None  # `None` if there are no peers
     quotas: MemoryQuotas | None  # `None` if there is no quota
-    warnings: tuple[str, ...] = ()  # problems that do not keep the service from running
+    warnings: tuple[str, ...] = ()  # problems with which the service can still run
 
 
 def load_settings(path: str | os.PathLike[str], *, clock: Callable[[], datetime] = utc_now) -> Settings:
-    """Return the settings in the file at `path`. File names in it are relative to its folder.
+    """Return the settings in the file at `path`. File names in the file are relative to its folder.
 
     `clock` returns the current time, for the warnings about expired tokens.
 
-    Raises `ConfigurationError`, which names the setting, when a setting is missing, unknown, of the wrong type or
-    invalid.
+    Raises `ConfigurationError` when a setting is missing, unknown, of the wrong type or invalid. The error names the
+    setting.
     """
     path = Path(path)
     document = _document(path)
@@ -82,7 +82,7 @@ def load_settings(path: str | os.PathLike[str], *, clock: Callable[[], datetime]
 
 
 def reloaded(old: Settings, new: Settings) -> tuple[Settings, list[str]]:
-    """Return `new` with the old settings that need a restart, and the names of those that have changed."""
+    """Return `new`, but with the old values of settings that need a restart, and the names of those that changed."""
     fixed = {name: getattr(old.given, name) for name in NEED_RESTART}
     settings = _settings(evolve(new.given, **fixed), new.path)
     names = [changed for name, value in fixed.items() for changed in differences(name, value, getattr(new.given, name))]
@@ -97,11 +97,13 @@ def _document(path: Path) -> dict[str, Any]:
     except ConfigurationError as error:
         raise ConfigurationError(f"{path} {error.description}") from None
     except RecursionError:
-        raise ConfigurationError(f"{path} is nested too deeply") from None
+        raise ConfigurationError(f"{path} is nested too deeply: use fewer levels of arrays and tables") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path} is not TOML: {_toml_error(str(error))}") from None
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} is not TOML: byte {error.start} is not UTF-8; save it as UTF-8") from None
+        raise ConfigurationError(
+            f"{path} is not TOML: byte {error.start} is not UTF-8; save the file as UTF-8"
+        ) from None
     except ValueError as error:  # a TOML number can have thousands of digits
         raise ConfigurationError(f"{path} is not TOML: {error}") from None
 
@@ -109,7 +111,7 @@ def _document(path: Path) -> dict[str, Any]:
 def _toml_error(reason: str) -> str:
     """Return a message of `tomllib` with a hint.
 
-    A key in the message is hidden, because it may be a secret in the wrong place.
+    A key in the message is hidden, because the key may be a misplaced secret.
     """
     start = next((start for start in _TOML_HINTS if reason.startswith(start)), None)
     reason = reason.replace("Expected '='", "Expected =")
@@ -119,7 +121,7 @@ def _toml_error(reason: str) -> str:
 
 
 def _hooks(files: Files) -> dict[Any, Callable[[Any], object]]:
-    """Return the function that reads settings of each type of this library."""
+    """Return the functions that read the settings of this library's own types, by type."""
     return {
         AccessToken: AccessToken,
         ClientKey: partial(read_client_key, files),
@@ -134,7 +136,7 @@ def _hooks(files: Files) -> dict[Any, Callable[[Any], object]]:
 
 def _in_utc(time: datetime) -> datetime:
     if time.tzinfo is None:
-        raise ConfigurationError("needs an offset, such as the Z of 2027-01-01T00:00:00Z")
+        raise ConfigurationError("has no offset from UTC: add one, such as the Z in 2027-01-01T00:00:00Z")
     try:
         return time.astimezone(UTC)
     except OverflowError:
@@ -145,21 +147,24 @@ def _check_relations(given: Configuration) -> None:
     """Raise `ConfigurationError` for settings that exclude each other."""
     listen = given.listen
     if listen.workers > 1 and given.quotas != QuotasTable():
-        reason = "because each worker counts alone; remove [quotas], or set workers = 1"
-        raise refused("listen.workers", f"is {listen.workers}, but [quotas] needs one process, {reason}")
+        reason = "because each worker counts only its own requests: remove [quotas], or set workers = 1"
+        raise refused("listen.workers", f"is {listen.workers}, but [quotas] needs a single process, {reason}")
     port, further = listen.metrics_port or 0, listen.workers - 1
     if port + further > PORT_MAX:
-        need = f"so the {listen.workers} workers would need ports up to {port + further}"
-        raise refused("listen.metrics_port", f"is {port}, {need}; give at most {PORT_MAX - further}")
+        need = f"so {listen.workers} workers would need ports up to {port + further}"
+        raise refused("listen.metrics_port", f"is {port}, {need}: give a port of at most {PORT_MAX - further}")
     if given.token and given.authorization_server:
         reason = "because a listed token needs no introspection"
-        raise refused("token", f"and authorization_server exclude each other: remove one, {reason}")
+        raise refused("token", f"and authorization_server exclude each other, {reason}: remove one of them")
     if given.wallet_address and given.wallet_addresses:
         reason = "a listed wallet address would stay open after the other service has closed it"
-        how = "remove [[wallet_address]] if that service keeps your wallet addresses, else remove [wallet_addresses]"
+        how = (
+            "remove [[wallet_address]] if the other service keeps your wallet addresses, or else remove "
+            "[wallet_addresses]"
+        )
         raise refused("wallet_address", f"and wallet_addresses are both given, but {reason}: {how}")
     if not given.wallet_address and not given.wallet_addresses:
-        text = "is missing: give at least one, as [[wallet_address]], or give [wallet_addresses]"
+        text = "is missing: add at least one table [[wallet_address]], or the table [wallet_addresses]"
         raise refused("wallet_address", text)
 
 

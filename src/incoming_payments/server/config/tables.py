@@ -1,7 +1,7 @@
-"""The settings of `serve`, each declared once.
+"""Declare the settings of `serve`.
 
-The classes are the source of the reader with its errors, of the configuration that `init` writes, of the table in
-`docs/server.md`, and of what SIGHUP changes. `docs/extending.md` explains how to add a setting.
+The reader, its errors, the configuration that `init` writes, the table in `docs/server.md` and the reload on SIGHUP all
+use these classes. `docs/extending.md` explains how to add a setting.
 """
 
 import ipaddress
@@ -33,7 +33,7 @@ from incoming_payments.server.config.setting import invalid, setting, table, tab
 from incoming_payments.server.config.wallet_addresses import WalletAddressesTable, WalletAddressTable
 from incoming_payments.server.output import LOG_FORMATS, LogFormat
 
-# RFC 3986 §3.3: segments that are neither empty nor dots.
+# a path segment (RFC 3986 §3.3) that is neither empty nor a dot segment
 _SEGMENT: Final = r"(?!(?:\.|%2[Ee]){1,2}(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:@\-]|%[0-9A-Fa-f]{2})+"
 _MOUNT: Final = re.compile(f"(?:/{_SEGMENT})*")
 
@@ -42,8 +42,10 @@ def _check_host(_: object, attribute: "Attribute[str]", host: str) -> None:
     if not host or "\0" in host:
         raise invalid(attribute, "must not be empty, and must not contain NUL")
     if not _is_host(host):
-        text = 'must be a host name or an IP address alone, such as "127.0.0.1", "::1" or, for all, "0.0.0.0"'
-        raise invalid(attribute, f"{text}; the port is listen.port")
+        text = (
+            'must be only a host name or an IP address, such as "127.0.0.1", "::1", or "0.0.0.0" for all IPv4 addresses'
+        )
+        raise invalid(attribute, f"{text}: write the port in listen.port")
 
 
 def _is_host(host: str) -> bool:
@@ -55,7 +57,7 @@ def _is_host(host: str) -> bool:
 
 def _check_mount(_: object, attribute: "Attribute[str]", mount: str | None) -> None:
     if mount and not _MOUNT.fullmatch(mount):
-        text = 'must be "", or a path such as "/op": no slash at its end, no dot segments, no query'
+        text = 'must be "", or a path such as "/op" that has no slash at the end, no dot segments and no query'
         raise invalid(attribute, text)
 
 
@@ -63,28 +65,30 @@ def _check_mount(_: object, attribute: "Attribute[str]", mount: str | None) -> N
 class ListenTable:
     """The address to listen on."""
 
-    host: str = setting("the host name or IP address", "127.0.0.1", check=_check_host, is_active=True)
+    host: str = setting("the host name or IP address to listen on", "127.0.0.1", check=_check_host, is_active=True)
     port: int = setting("the port", 8080, bounds=(1, PORT_MAX), written="{port}", is_active=True)
     workers: int = setting(
-        "the number of processes that serve requests: use at most one for each processor, because more gain nothing; "
-        "more than one excludes `[quotas]`",
+        "the number of processes that serve requests, at most one for each processor. With `[quotas]`, the "
+        "number must be 1",
         1,
         bounds=(1, WORKERS_MAX),
     )
     mount: str | None = setting(
-        'the path in front of `/incoming-payments` in the requests that arrive; `""` if a proxy removes it',
+        'the path in front of `/incoming-payments` in requests that reach this service; `""` if a proxy '
+        "removes the path",
         None,
         "the path of `base_url`",
         check=_check_mount,
         written='""',
     )
     health: bool = setting(
-        "whether `GET /healthz` (the process answers) and `GET /readyz` (the store answers) are served, without a body",
+        "whether the service answers `GET /healthz` (200 if the process works) and `GET /readyz` (200 if the "
+        "store works)",
         True,
     )
     metrics_port: int | None = setting(
-        "the port of the first worker for Prometheus, on `host`, at `/metrics`; each further worker uses the next "
-        "port; needs `incoming-payments[prometheus]`",
+        "the port on `host` where the first worker serves Prometheus metrics at `/metrics`. Each further "
+        "worker uses the next port. This setting needs `incoming-payments[prometheus]`",
         None,
         "no metrics",
         bounds=(1, PORT_MAX),
@@ -96,9 +100,9 @@ class ListenTable:
 class LogTable:
     """The log."""
 
-    explain_signatures: bool = setting("whether the log explains refused signatures, 10 times a minute at most", False)
+    explain_signatures: bool = setting("whether the log explains refused signatures, at most 10 times a minute", False)
     format: LogFormat = setting(
-        f"{' or '.join(f'`{toml(form)}`' for form in LOG_FORMATS)}: lines of text, or a JSON object in each line",
+        f"{' or '.join(f'`{toml(form)}`' for form in LOG_FORMATS)}: write lines of text, or a JSON object in each line",
         "text",
         written='"json"',
     )
@@ -107,66 +111,75 @@ class LogTable:
 
 @frozen(kw_only=True)
 class LimitsTable:
-    """Limits and policies."""
+    """Limits and policies of the service."""
 
-    public_get: bool = setting("whether a payment's URL alone shows how much the payment has received", True)
+    public_get: bool = setting("whether clients without a token may read how much a payment has received", True)
     public_cors: bool = setting("whether scripts of any website may read the public view", True)
     allow_identical: bool = setting(
-        "whether a signed request without nonce may be repeated while fresh; `false` breaks payments from Rafiki, "
-        "which reads a payment twice in one second with identical requests",
+        "whether a client may repeat a signed request that has no nonce until its signature is too old. "
+        "`false` breaks payments from Rafiki, which reads a payment twice in one second with identical requests",
         True,
     )
     expiry_s_max: int = setting(
-        "how many seconds ahead `expiresAt` may lie",
+        "how many seconds in the future `expiresAt` may be",
         EXPIRY_S_MAX_DEFAULT,
         usual=(60, 10 * EXPIRY_S_MAX_DEFAULT),
-        unusual="it is in seconds, and clients that request a longer time are refused",
+        unusual="the value is in seconds, and the service refuses clients that request a longer time",
     )
     idempotency_key_s: int = setting(
-        "for how many seconds a repeated `Idempotency-Key` returns the first payment instead of a second one",
+        "for how many seconds a repeated `Idempotency-Key` returns the first payment and creates no second payment",
         IDEMPOTENCY_KEY_S_DEFAULT,
         usual=(600, 31 * IDEMPOTENCY_KEY_S_DEFAULT),
-        unusual="it is in seconds, and a retry after that time creates a second payment",
+        unusual="the value is in seconds, and a retry after that time creates a second payment",
     )
     default_expiry_s: int | None = setting(
-        "after how many seconds a payment without `incomingAmount` and `expiresAt` expires, at most `expiry_s_max`",
+        "after how many seconds a payment that has neither `incomingAmount` nor `expiresAt` expires, at most "
+        "`expiry_s_max`",
         None,
         "never",
         written="2592000",
     )
-    metadata_bytes_max: int = setting("the size of `metadata` as compact JSON, in bytes", METADATA_BYTES_DEFAULT)
-    metadata_depth_max: int = setting("the depth of `metadata`", METADATA_DEPTH_DEFAULT)
+    metadata_bytes_max: int = setting("the most bytes of `metadata` as compact JSON", METADATA_BYTES_DEFAULT)
+    metadata_depth_max: int = setting("the most nested levels of `metadata`", METADATA_DEPTH_DEFAULT)
     signature_age_s: int = setting(
-        "how old a signature may be, in seconds",
+        "the greatest age of a signature, in seconds",
         SIGNATURE_AGE_S_DEFAULT,
         bounds=(1, SIGNATURE_AGE_S_MAX),
         usual=(10, 3600),
-        unusual="a short limit refuses requests that travel slowly, and a long limit keeps a stolen request valid",
+        unusual="a short limit refuses requests that arrive late, and a long limit keeps a stolen request "
+        "valid for longer",
     )
     clock_skew_s: int = setting(
-        "how many seconds a client's clock may be ahead", CLOCK_SKEW_S_DEFAULT, bounds=(0, CLOCK_SKEW_S_MAX)
+        "how many seconds a client's clock may be ahead of the service's clock",
+        CLOCK_SKEW_S_DEFAULT,
+        bounds=(0, CLOCK_SKEW_S_MAX),
     )
     signature_shapes: tuple[Shape, ...] = setting(
-        f"any of {', '.join(f'`{toml(shape)}`' for shape in Shape)}: also accept the non-standard signature "
-        "fields of this SDK. All other checks still apply",
+        f"any of {', '.join(f'`{toml(shape)}`' for shape in Shape)}: for each SDK in this list, the service "
+        f"also accepts its non-standard signature fields. All other checks still apply",
         (),
     )
     wording: Wording = setting(
-        f"{' or '.join(f'`{toml(wording)}`' for wording in get_args(Wording))}: the second gives refusals the "
-        "descriptions that the Web Monetization extension expects. Their codes stay the same",
+        f"{' or '.join(f'`{toml(wording)}`' for wording in get_args(Wording))}: the descriptions in error "
+        "responses. With the second value, they are those that the Web Monetization extension expects. The "
+        "error codes stay the same",
         "plain",
     )
 
 
 @frozen(kw_only=True)
 class QuotasTable:
-    """The quotas of each client, counted in this process."""
+    """The quotas of each client, which this process counts."""
 
     requests_per_minute: int | None = setting(
-        "the requests of one client", None, "no quota", bounds=(1, QUOTA_REQUESTS_MAX), written="600"
+        "how many requests a client may send in a minute",
+        None,
+        "no quota",
+        bounds=(1, QUOTA_REQUESTS_MAX),
+        written="600",
     )
     unpaid_payments: int | None = setting(
-        "the payments of one client that have received nothing, and are neither completed nor expired",
+        "how many payments a client may have that have received nothing, and are neither completed nor expired",
         None,
         "no quota",
         bounds=(1, QUOTA_UNPAID_MAX),
@@ -176,52 +189,52 @@ class QuotasTable:
 
 @frozen(kw_only=True)
 class Configuration:
-    """All settings: those in front of the first table, and the tables."""
+    """All settings: the top-level settings, and the tables."""
 
     base_url: str = setting(
-        "the public URL of the service for clients: the ids of payments begin with it, and signatures cover it",
+        "the URL at which clients reach the service. The ids of payments begin with this URL, and signatures cover it",
         written='"{base_url}"',
     )
-    auth_server: str = setting("where clients request grants (GNAP)", written='"{auth_server}"')
+    auth_server: str = setting("the URL where clients request grants (GNAP)", written='"{auth_server}"')
     database: Path = setting(
-        "the SQLite file for the payments; other processes may use it at the same time", written='"payments.sqlite3"'
+        "the SQLite file for the payments, which other processes may use at the same time", written='"payments.sqlite3"'
     )
     listen: ListenTable = table("The address to listen on.", ListenTable())
     wallet_address: tuple[WalletAddressTable, ...] = table(
-        "A wallet address that is hosted here. It excludes [wallet_addresses].",
+        "A wallet address that this service hosts. This table excludes [wallet_addresses].",
         (),
         least="one or more tables, or `[wallet_addresses]`",
         reloads=True,
     )
     wallet_addresses: WalletAddressesTable | None = table(
-        "The service that keeps your wallet addresses. It excludes [[wallet_address]].",
+        "The service that keeps your wallet addresses. This table excludes [[wallet_address]].",
         None,
         least="at most one",
         reloads=True,
     )
     token: tuple[TokenTable, ...] = table(
-        "An access token for development. It excludes [authorization_server], which production needs.",
+        "An access token for development. This table excludes [authorization_server], which production needs.",
         (),
         least="any number",
         reloads=True,
     )
     authorization_server: AuthorizationServerTable | None = table(
-        "The authorization server, which says for each request whether its token is active. It excludes [[token]].",
+        "The authorization server, which knows the active tokens. This table excludes [[token]].",
         None,
         least="at most one",
     )
     ilp: IlpTable = table("The receiver of ILP packets.", reloads=True)
     peer: tuple[PeerTable, ...] = table(
-        "A peer, which sends ILP packets. The service trusts a peer's token to settle the money of its packets. In "
-        "production, create a token of your own, and protect it like money.",
+        "A peer, which sends ILP packets. The service accepts the packets that come with the peer's token, "
+        "and trusts the peer to settle the money. In production, create a new token, and protect it like money.",
         (),
-        least="any number of peers; without a peer, the service accepts no packets",
+        least="any number of tables. If there is none, the service accepts no packets",
         reloads=True,
     )
-    log: LogTable = table("The log, on standard error.", LogTable())
-    limits: LimitsTable = table("Limits and policies.", LimitsTable())
+    log: LogTable = table("The log, which goes to standard error.", LogTable())
+    limits: LimitsTable = table("Limits and policies of the service.", LimitsTable())
     quotas: QuotasTable = table(
-        "The quotas of each client, counted in this process. A client that exceeds one gets 429.", QuotasTable()
+        "The quotas of each client, which this process counts. A client that exceeds a quota gets 429.", QuotasTable()
     )
 
 

@@ -31,9 +31,8 @@ def _otherwise(setting: Setting) -> str:
 def template(*, has_authorization_server: bool, active: Collection[str] = (), **values: object) -> str:
     """Return the configuration that `init` writes, with `values` for the placeholders.
 
-    It has a table for the authorization server or for a token. It shows the other table as a comment, and
-    `[wallet_addresses]` too. `active` are the names of the settings of the authorization server that are set although
-    they are optional.
+    The configuration has a table for the authorization server or for a token. The other table and `[wallet_addresses]`
+    are comments. `active` are the names of the optional settings of the authorization server that are set.
     """
     omitted = ("wallet_addresses", "token" if has_authorization_server else "authorization_server")
     return "\n".join(_template_lines(omitted, active)).format(**values) + "\n"
@@ -43,7 +42,7 @@ def _template_lines(omitted: Collection[str], active: Collection[str]) -> Iterat
     yield "# The configuration of `incoming-payments serve`."
     yield "# Keep this file private: it holds a token. File names are relative to the folder of this file."
     for table in TABLES:
-        if table.name == table.header == "rights":  # `rights` are written as a part of the token that has them
+        if table.name == table.header == "rights":  # `rights` are a part of the table of their token
             continue
         yield from _comment(table.meaning, "# ")
         mark = "# " if table.name in omitted else ""

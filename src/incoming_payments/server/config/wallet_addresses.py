@@ -1,4 +1,4 @@
-"""The wallet addresses in a configuration: listed, or kept by another service."""
+"""The part of a configuration that lists the wallet addresses, or names the service that keeps them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -14,31 +14,34 @@ from incoming_payments.outbound.wallet_addresses import checked_base_urls, is_be
 from incoming_payments.server.config.reader import Once, naming
 from incoming_payments.server.config.setting import invalid, setting
 
-AUTH_SERVER: Final = "the `auth_server` of the service"  # the default of some settings
+AUTH_SERVER: Final = "the `auth_server` of the service"  # the default of some settings, in words
 
 
 def read_wallet_address_url(url: str) -> WalletAddressUrl:
-    """Return the canonical spelling of `url`. Raises `InvalidValue`, and `ConfigurationError` for a payment pointer."""
+    """Return the canonical spelling of `url`.
+
+    Raises `ConfigurationError` for a payment pointer, and `InvalidValue` for other invalid text.
+    """
     if url.startswith("$"):
-        raise ConfigurationError("is a payment pointer: write its URL, with https:// in place of $")
+        raise ConfigurationError("is a payment pointer: write a URL, with https:// in place of $")
     return wallet_address_url(url)
 
 
 def _check_url(_: object, attribute: "Attribute[str]", url: str) -> None:
     if not has_plain_path(url):
-        text = "must not hold %2F, %5C, %25 or a dot segment, which servers read in several ways"
+        text = "must not contain %2F, %5C, %25 or a dot segment, because servers interpret them in different ways"
         raise invalid(attribute, text)
 
 
 @frozen(kw_only=True)
 class WalletAddressTable:
-    """A wallet address that is hosted here."""
+    """A wallet address that this service hosts."""
 
     url: WalletAddressUrl = setting("its URL", check=_check_url, written='"{base_url}/alice"')
-    asset_code: str = setting("the code of its asset", written='"USD"')
-    asset_scale: int = setting("the scale of its asset: 2 for cents", written="2")
+    asset_code: str = setting("the code of the asset of the wallet address", written='"USD"')
+    asset_scale: int = setting("the scale of the asset of the wallet address: 2 for cents", written="2")
     auth_server: str | None = setting(
-        "where clients request grants for this wallet address",
+        "the URL where clients request grants for this wallet address",
         None,
         AUTH_SERVER,
         written='"https://auth.bank.example"',
@@ -50,16 +53,18 @@ class WalletAddressesTable:
     """The service that keeps the wallet addresses."""
 
     base_urls: tuple[str, ...] = setting(
-        "the URLs below which your wallet addresses lie: the service reads the document at the URL of each one",
+        "the URLs with which the URLs of your wallet addresses begin. The service reads the document of each "
+        "wallet address from its URL",
         written='["https://wallet.bank.example"]',
     )
     max_age_s: int = setting(
-        "after how many seconds a document is fetched again: a closed wallet address stays usable for that long",
+        "after how many seconds the service fetches a document again. A closed wallet address stays usable "
+        "for that long",
         int(DOCUMENT_AGE_S_DEFAULT),
         bounds=(int(DOCUMENT_COOL_DOWN_S_MIN), int(DOCUMENT_STALE_S_MAX)),
     )
     allow_private: bool = setting(
-        "whether `base_urls` may be http URLs, and lead to private addresses", False, written="true"
+        "whether `base_urls` may be http URLs, and may lead to private addresses", False, written="true"
     )
     bases: tuple[str, ...] = field(init=False)  # `base_urls` in their canonical spelling
 
@@ -77,7 +82,7 @@ class WalletAddressesTable:
 
 
 class StaticWalletAddresses:
-    """The wallet addresses of a configuration file: a `WalletAddresses` port."""
+    """A `WalletAddresses` port with the wallet addresses of a configuration file."""
 
     def __init__(self, wallet_addresses: Iterable[WalletAddress]) -> None:
         self._by_url = {wallet_address.url: wallet_address for wallet_address in wallet_addresses}
@@ -104,7 +109,7 @@ def listed(tables: Iterable[WalletAddressTable], auth_server: str) -> StaticWall
     found = []
     for place, table in enumerate(tables):
         path = f"wallet_address[{place}]"
-        once.add(table.url, f"{path}.url", f"list {table.url} once")
+        once.add(table.url, f"{path}.url", f"list {table.url} only once")
         with naming(path, table):
             asset = Asset(table.asset_code, table.asset_scale)
             own = auth_server if table.auth_server is None else table.auth_server

@@ -1,4 +1,4 @@
-"""The processes of the demo: the service, and core banking, which embeds the library and opens the same database."""
+"""The processes of the demo: the service, the authorization server, and core banking, which opens the same database."""
 
 import json
 import socket
@@ -22,16 +22,16 @@ from incoming_payments.ports.clock import utc_now
 from incoming_payments.stores.sqlite import SqliteStore
 
 USD: Final = Asset("USD", 2)
-START_S_MAX: Final = 30.0  # a cold start with its imports takes one or two seconds
+START_S_MAX: Final = 30.0  # seconds for a process to start; a start without caches takes one or two seconds
 _COMMAND: Final = (sys.executable, "-m", "incoming_payments.server.command")
 
 
 class StoryEnds(Exception):
-    """A process or a response failed, so the demo cannot continue."""
+    """The demo cannot continue, because a process or a response failed."""
 
 
 def run_command(*arguments: str) -> None:
-    """Run a command of `incoming-payments`. Raise `StoryEnds` with its error when it fails."""
+    """Run a command of `incoming-payments`. Raise `StoryEnds` with the error of the command when it fails."""
     done = subprocess.run([*_COMMAND, *arguments], check=False, capture_output=True, text=True)  # noqa: S603 - our own
     if done.returncode:
         raise StoryEnds(done.stderr.strip())
@@ -39,7 +39,10 @@ def run_command(*arguments: str) -> None:
 
 @contextmanager
 def service(folder: Path, port: int) -> Iterator[int]:
-    """Run a serving process, and return its id when it listens. It ends with SIGKILL, which must lose nothing."""
+    """Run the service in a process, and return the id of the process when it listens.
+
+    SIGKILL ends the process, and must lose no data.
+    """
     log = folder / "service.log"
     arguments = ["serve", "--config", str(folder / "incoming-payments.toml")]
     with log.open("ab") as output:
@@ -53,7 +56,7 @@ def service(folder: Path, port: int) -> Iterator[int]:
 
 
 class Authorization:
-    """The process of the authorization server. It reads requests on its standard input."""
+    """The process of the authorization server, which reads requests from its standard input."""
 
     def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
         self._process = process
@@ -66,7 +69,7 @@ class Authorization:
 
 @contextmanager
 def authorization_server(port: int, service_jwk: Path) -> Iterator[Authorization]:
-    """Run an authorization server, which accepts requests that are signed by the key in `service_jwk`."""
+    """Run an authorization server. It accepts only requests that the key in `service_jwk` has signed."""
     module = "incoming_payments.testing.authorization_server"
     process = subprocess.Popen(  # noqa: S603 - our own module
         [sys.executable, "-m", module, "--port", str(port), "--service-jwk", str(service_jwk)],
@@ -82,25 +85,25 @@ def authorization_server(port: int, service_jwk: Path) -> Iterator[Authorization
 
 
 def _exchange(process: "subprocess.Popen[str]", line: str, name: str) -> str:
-    """Write a line to a process, and return the line that it answers."""
+    """Write a line to a process, and return the line with the answer."""
     assert process.stdin is not None  # noqa: S101 - our own pipe
     try:
         process.stdin.write(f"{line}\n")
         process.stdin.flush()
     except BrokenPipeError:
-        raise StoryEnds(f"The {name} process ended; its error is above.") from None
+        raise StoryEnds(f"The {name} process has ended. Its error is printed above.") from None
     return _line_of(process, name)
 
 
 def _line_of(process: "subprocess.Popen[str]", name: str) -> str:
     assert process.stdout is not None  # noqa: S101 - our own pipe
     if not (line := process.stdout.readline()):
-        raise StoryEnds(f"The {name} process ended; its error is above.")
+        raise StoryEnds(f"The {name} process has ended. Its error is printed above.")
     return line.rstrip("\n")
 
 
 class CoreBanking:
-    """The core banking process. It reads credits on its standard input, and writes their outcomes on its output."""
+    """The core banking process. It reads credits from its standard input, and writes their outcomes to its output."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -135,9 +138,9 @@ def core_banking(database: Path) -> Iterator[CoreBanking]:
 
 
 def credit_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """Credit each line, `payment-id credit-id value`, and yield the outcome.
+    """Make the credit in each line `payment-id credit-id value`, and yield the outcome.
 
-    A line with a payment's id alone yields the ledger of the payment.
+    A line that has only a payment's id yields the ledger of the payment.
     """
     with SqliteStore(database) as store:
         ports = Ports(store=store)
@@ -157,7 +160,7 @@ def credit_all(database: str, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def _ledger(store: SqliteStore, id: str) -> dict[str, Any]:
-    """Return the total received, and the number of credited packets, as the stored events show them."""
+    """Return the total received and the number of credited packets, which the stored events show."""
     credits = [event for event in store.events(payment_id(id)) if event.kind is EventKind.CREDITED]
     names = {event.credit_id for event in credits if str(event.credit_id).startswith(STREAM_CREDITS)}
     return {"received": credits[-1].received.value if credits else 0, "credits": len(names)}

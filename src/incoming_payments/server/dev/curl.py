@@ -1,5 +1,7 @@
-"""Write a request as a `curl` command for any POSIX shell. The command sends exactly the bytes of the request. This
-module runs no command and reads no file."""
+"""Write a request as a `curl` command for any POSIX shell.
+
+The command sends exactly the bytes of the request. This module runs no command and reads no file.
+"""
 
 import ipaddress
 import re
@@ -13,13 +15,16 @@ from incoming_payments.limits import COMMAND_BODY_BYTES_MAX, PORT_MAX
 
 # URLs that curl would change or refuse, or that the service would read differently, in the order of precedence.
 _WRONG_URLS: Final = (
-    (r"(?![Hh][Tt][Tt][Pp][Ss]?://)", "needs http:// or https:// in front"),
-    (r"(?s:.*[^!-~])", "holds characters other than visible ASCII: percent-encode them"),
+    (r"(?![Hh][Tt][Tt][Pp][Ss]?://)", "does not begin with http:// or https://: add the scheme"),
+    (r"(?s:.*[^!-~])", "contains characters other than visible ASCII: percent-encode them"),
     (r".*#", "has a fragment, which is never sent: leave out # and the text after it"),
-    (r"\w+://[^/?]*@", "has a user name or password, which cannot be part of a target URI: leave it out"),
-    (r"\w*[A-Z]|\w+://[^/?]*[A-Z]", "needs scheme and host in lower case"),
+    (
+        r"\w+://[^/?]*@",
+        "has a user name or password, which cannot be part of a target URI: leave out the text before @",
+    ),
+    (r"\w*[A-Z]|\w+://[^/?]*[A-Z]", "has a scheme or host in upper case: write them in lower case"),
     (r"\w+://[^/]*(\?|$)", "has no path: put a slash after the host"),
-    (r"http://[^/]*:80/|https://[^/]*:443/", "names the default port: leave it out"),
+    (r"http://[^/]*:80/|https://[^/]*:443/", "names the default port: leave out the port"),
     (r"[^?]*\?$", "ends in an empty query: leave out the question mark"),
 )
 _LABEL: Final = r"[a-z0-9_\-]+"
@@ -37,19 +42,21 @@ def check_url(url: str) -> None:
 
     >>> check_url("https://bank.example:443/incoming-payments")
     Traceback (most recent call last):
-    incoming_payments.errors.InvalidValue: the URL names the default port: leave it out
+    incoming_payments.errors.InvalidValue: the URL names the default port: leave out the port
     """
     for pattern, why in _WRONG_URLS:
         if re.match(pattern, url):
             raise InvalidValue(f"the URL {why}", member="url")
     authority = _AUTHORITY.match(url)
     if authority is None or int(authority["port"] or 80) > PORT_MAX or not _is_canonical(authority["host"]):
-        text = "the URL has a host or port that curl cannot read, or would rewrite: write them in their usual form"
+        text = (
+            "the URL has a host or port that curl cannot read, or would change: write host and port in their usual form"
+        )
         raise InvalidValue(text, member="url")
 
 
 def _is_canonical(host: str) -> bool:
-    """Return whether curl leaves a host unchanged: it rewrites IP addresses."""
+    """Return whether curl leaves `host` unchanged. It changes the form of some IP addresses."""
     try:
         if host.startswith("["):
             return host == f"[{socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, host[1:-1]))}]"
@@ -62,8 +69,8 @@ def curl_command(request: RequestMessage, *, body_file: str | None = None) -> st
     """Return a command of several lines, without a newline at its end, to paste or pipe into a shell.
 
     Check the URL with `check_url` first. Header values are the bytes of UTF-8 as latin-1 text. `body_file` is the name
-    of a file with the body; without it the body becomes part of the command. Raises `InvalidValue` when the body is too
-    large for that.
+    of a file with the body. If it is `None`, the command contains the body. Raises `InvalidValue` when the body is too
+    large for a command.
 
     >>> print(curl_command(RequestMessage("POST", "http://bank.example/?q=1", (("X-A", "it's"),), b'{"a": 1}')))
     curl -sS -X POST 'http://bank.example/?q=1' \\
@@ -94,7 +101,7 @@ def _made_by_curl(name: str, request: RequestMessage) -> bool:
 
 
 def _field(name: str, value: str) -> str:
-    # `X-A:` would make curl leave out the field.
+    # For an empty value, the form `X-A:` would make curl leave out the field.
     return f"{name}: {value.encode('latin-1').decode('utf-8')}" if value else f"{name};"
 
 
@@ -112,8 +119,8 @@ def _body(content: bytes, file: str | None) -> tuple[str, list[list[str]]]:
     except UnicodeDecodeError:
         text = "\0"
     if all(character.isprintable() or character == "\n" for character in text):
-        return "", [["--data-raw", text]]  # unlike --data, --data-raw reads no file for an @
-    # In a pasted command, a tab would complete a word, and a NUL would end an argument, so printf makes them from octal
-    # digits.
+        return "", [["--data-raw", text]]  # not --data, which reads a file if the text begins with @
+    # printf makes special characters from octal digits, because in a pasted command a tab would complete a word, and a
+    # NUL would end an argument.
     octal = "".join([chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in content])
     return f"printf '{octal}' |\n", [["--data-binary", "@-"]]

@@ -1,13 +1,14 @@
-"""`incoming-payments demo`: a whole payment between four real processes, with a check for each step.
+"""`incoming-payments demo` shows a whole payment between four real processes, and checks each step.
 
 - This process is the client, which sends signed requests, and the payer, which sends packets by STREAM over HTTP.
 - The service runs in a process of its own on a new SQLite file. Halfway through the packets, the demo kills
   the service with SIGKILL and starts it again.
-- The ASE's core banking is the third process. It embeds the library, opens the same database, and credits other money.
+- The ASE's core banking is the third process. It embeds the library, opens the same database, and credits money that
+  does not come in packets.
 - The authorization server is the fourth process. The service introspects the token there for each request, and
   signs these introspection requests.
 
-The exit status is 0 only if every check holds, and the ledgers of payer and payee agree.
+The exit status is 0 only if every check holds, which includes that the ledgers of payer and payee agree.
 """
 
 import http.client
@@ -45,8 +46,8 @@ from incoming_payments.testing.sender import Ending, Link, NotTaken, Payee, Send
 
 _WIDTH_CHARS: Final = 118
 _BAR_CHARS: Final = 60
-_TOTAL: Final = 2500  # cents
-_PACKET_MAX: Final = 10  # cents
+_TOTAL: Final = 2500  # the amount of the payment, in cents
+_PACKET_MAX: Final = 10  # the largest amount of a packet, in cents
 _IN_FLIGHT: Final = 8
 
 
@@ -61,7 +62,7 @@ def main() -> int:
 
 
 class _Story:
-    """The steps, and the count of their checks."""
+    """The steps of the demo, and the count of their checks."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -89,7 +90,7 @@ class _Story:
         return self._conclude()
 
     def _obtain_token(self, authorization: Authorization) -> "_Client":
-        self._say("The authorization server issues a token, which is bound to the key of a client.")
+        self._say("The authorization server issues a token that is bound to the key of a client.")
         key, token = PrivateKey.generate_ed25519("client-key-1"), secrets.token_urlsafe(32)
         authorization("issue", token=token, actions=["create", "read"], jwk=key.public_jwk())
         print(shown("<", "a token with the rights create and read"))
@@ -131,7 +132,7 @@ class _Story:
                 self._say(f"The service is killed with SIGKILL (process {pid}), with packets in flight.")
             progress.go_on.set()
             with service(self._folder, self._port) as pid:
-                self._say(f"The service is back (process {pid}). The payer repeats the packets without a reply.")
+                self._say(f"The service is back (process {pid}). The payer repeats the packets that got no reply.")
                 totals = paying.result()
                 self._show_totals(totals)
                 self._same("ending", totals.ending, Ending.DONE)
@@ -145,14 +146,18 @@ class _Story:
                 self._same("ending", more.ending, Ending.CLOSED)
 
     def _token(self) -> str:
-        """Return the peer's token that `init` has written."""
+        """Return the token of the peer, which `init` has written."""
         return (self._folder / "peer-token.txt").read_text("utf-8").strip()
 
     def _quote(self, link: Link, payee: Payee) -> None:
-        self._say("A payer with the address and the secret gets a quote before any money moves.")
+        self._say("A payer that has the address and the secret gets a quote before any money moves.")
         print(shown(">", f"a packet of {_usd(_TOTAL)} without a fulfillment, to {payee.address}"))
         quoted = quote(link, payee, _TOTAL)
-        print(shown("<", f"{_usd(quoted.arrives)} would arrive; the payment takes {_usd(quoted.receive_max)} in all"))
+        print(
+            shown(
+                "<", f"{_usd(quoted.arrives)} would arrive, and the payment accepts {_usd(quoted.receive_max)} in all"
+            )
+        )
         self._same("the amount that would arrive", (quoted.arrives, quoted.asset), (_TOTAL, USD))
 
     def _show_totals(self, totals: SenderTotals) -> None:
@@ -263,7 +268,7 @@ def shown(direction: str, text: str) -> str:
 class Progress:
     """Show the progress of a payment of `total` cents, and pause it halfway until `go_on` is set.
 
-    A terminal shows one growing bar; any other output gets a line for each tenth.
+    A terminal shows one growing bar. Any other output gets a line for each tenth of the payment.
     """
 
     def __init__(self, total: int) -> None:
@@ -287,7 +292,7 @@ class Progress:
             self.go_on.wait(START_S_MAX)
 
     def finish(self, _: object) -> None:
-        """Wake a thread that waits for `halfway`. The payment has ended, possibly before half of it was paid."""
+        """Wake a thread that waits for `halfway`, because the payment may have ended before that."""
         self.halfway.set()
 
 
@@ -318,7 +323,7 @@ def _terms(body: Mapping[str, Any]) -> str:
 
 
 def _amount(amount: Any) -> str:
-    """Return an amount of a JSON body in major units: 2500 at scale 2 is 25.00."""
+    """Return an amount of a JSON body in major units, for example 25.00 for 2500 at scale 2."""
     try:
         return f"{decimal(int(amount['value']), amount['assetScale'])} {amount['assetCode']}"
     except (KeyError, TypeError, ValueError):

@@ -36,10 +36,10 @@ _MADE: Final = {"content-length", "content-digest", "transfer-encoding"}
 _DESCRIPTION: Final = """\
 Sign a request, and print the curl command that sends it: paste it into a shell, or pipe it into `sh`.
 
-The first [[token]] in the configuration has the key and the token. The private key is in the file of jwk_file with
-.pem at the end, as `init` writes it. Without a configuration give --key, --key-id and --token. The command contains the
-access token, so keep it secret. The private key is never printed. A service accepts a
-signature for some minutes only (signature_age_s). Then sign again.
+The key and the token come from the first [[token]] in the configuration. The private key is in the file that has the
+name of jwk_file and the ending .pem, as `init` writes it. If there is no configuration, give --key, --key-id and
+--token. The command contains the access token, so keep the command secret. The private key is never printed. A service
+accepts a signature for some minutes only (signature_age_s). After that time, sign again.
 """
 
 
@@ -55,40 +55,44 @@ def add_parser(commands: Any, configuration: str) -> None:
     add = parser.add_argument
     add("method", metavar="METHOD", help="the method in upper case, such as GET or POST")
     add("url", metavar="URL", help="base_url of the service, and a path")
-    add("--data", metavar="BODY", help="the body, @FILE to send a file, @- to read it from standard input")
-    add("--header", metavar="'NAME: VALUE'", action="append", default=[], help="add a header field; repeatable")
+    add("--data", metavar="BODY", help="the body; @FILE sends the content of a file, and @- sends standard input")
+    add("--header", metavar="'NAME: VALUE'", action="append", default=[], help="add a header field; may be repeated")
     add(
         "--format",
         choices=_FORMATS,
         default="curl",
-        help="print a curl command (curl), the header fields alone, or the HTTP/1.1 request",
+        help="print a curl command, only the header fields, or the HTTP/1.1 request",
     )
     key = parser.add_argument_group("key and token")
     key.add_argument("--config", type=Path, default=Path(configuration), help=f"the file ({configuration})")
-    key.add_argument("--key", metavar="FILE", type=Path, help="the private key, PEM without password")
-    key.add_argument("--key-id", metavar="KID", help="the kid of its JWK, which the signature gives as keyid")
+    key.add_argument(
+        "--key", metavar="FILE", type=Path, help="the file with the private key, in PEM without a password"
+    )
+    key.add_argument(
+        "--key-id", metavar="KID", help="the kid in the JWK of the key, which the signature names as keyid"
+    )
     token = key.add_mutually_exclusive_group()
     token.add_argument("--token", help="the access token")
-    token.add_argument("--no-token", action="store_true", help="send no Authorization")
-    key.add_argument("--algorithm", choices=[each.value for each in Algorithm], help="the algorithm of an RSA key")
-    signature = parser.add_argument_group("signature")
-    cover = (
-        "cover this component as well: @query, x-a, or with parameters as a signature has them, 'x-a;bs'; repeatable"
+    token.add_argument("--no-token", action="store_true", help="send no Authorization field")
+    key.add_argument(
+        "--algorithm", choices=[each.value for each in Algorithm], help="the signature algorithm for an RSA key"
     )
+    signature = parser.add_argument_group("signature")
+    cover = "also cover this component, such as @query, x-a, or 'x-a;bs' with a parameter; may be repeated"
     signature.add_argument("--cover", metavar="COMPONENT", action="append", default=[], help=cover)
     signature.add_argument("--only", action="store_true", help="cover only the components of --cover")
     signature.add_argument(
-        "--nonce", action="store_true", help="add a random nonce: a service accepts the request once"
+        "--nonce", action="store_true", help="add a random nonce, so that a service accepts the request only once"
     )
     signature.add_argument(
         "--created", metavar="TIME", type=int, help="the time of the signature, in seconds since 1970 (default: now)"
     )
     signature.add_argument(
-        "--expires", metavar="SECONDS", type=int, help="how many seconds after created the signature expires"
+        "--expires", metavar="SECONDS", type=int, help="how many seconds after its created time the signature expires"
     )
     signature.add_argument("--label", default="sig1", help="the signature's label (default: sig1)")
-    signature.add_argument("--tag", help="the parameter tag")
-    signature.add_argument("--alg", action="store_true", help="add the parameter alg")
+    signature.add_argument("--tag", help="the value of the signature parameter tag")
+    signature.add_argument("--alg", action="store_true", help="add the signature parameter alg")
     signature.add_argument(
         "--digest",
         choices=get_args(DigestAlgorithm),
@@ -144,14 +148,17 @@ def _body(options: argparse.Namespace) -> _Body:
     data: str | None = options.data
     if data is None:
         if options.method in _WITH_BODY:
-            text = f"{options.method} needs --data: give the body, @FILE or @-; --data '' gives an empty body"
+            text = f"{options.method} needs --data: give the body, @FILE or @-, or --data '' for an empty body"
             raise _wrong("--data", text)
         return _Body()
     if options.method == "HEAD" and data:
         raise _wrong("--data", "HEAD has no body: leave out --data")
     if data == "@-":
         if sys.stdin is None or sys.stdin.isatty():  # `sys.stdin` is `None` if standard input is closed
-            text = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or give a file"
+            text = (
+                "--data @- reads standard input, but standard input is a terminal or closed: pipe the body in, "
+                "or give a file"
+            )
             raise _wrong("--data", text)
         return _Body(_bounded(sys.stdin.buffer.read(SIGNED_BODY_BYTES_MAX + 1)))
     if data.startswith("@"):
@@ -161,7 +168,7 @@ def _body(options: argparse.Namespace) -> _Body:
 
 def _body_in(name: str) -> _Body:
     if not name.isprintable():
-        raise _wrong("--data", f"--data: curl cannot be given the file name {_shown(name)}: rename it")
+        raise _wrong("--data", f"--data: curl cannot read a file with the name {_shown(name)}: rename the file")
     try:
         with open(name, "rb") as file:
             content = _bounded(file.read(SIGNED_BODY_BYTES_MAX + 1))
@@ -178,7 +185,7 @@ def _bounded(content: bytes) -> bytes:
 
 
 def _warn_of_body(data: str | None, content: bytes, headers: list[tuple[str, str]]) -> None:
-    """Warn of a body that should be JSON but is not. `sign` signs it, so that you can test the refusal."""
+    """Warn of a body that should be JSON but is not. Such a body is still signed, so that you can test the refusal."""
     kinds = [value for name, value in headers if name.lower() == "content-type"]
     if not content or kinds != ["application/json"]:
         return
@@ -191,12 +198,12 @@ def _warn_of_body(data: str | None, content: bytes, headers: list[tuple[str, str
 
 
 def _header(text: str) -> tuple[str, str]:
-    """Return name and value of a `--header`. The value is its bytes as latin-1 text, as in HTTP messages."""
+    """Return name and value of a `--header`. The value is text whose latin-1 form is the bytes of the field."""
     name, colon, value = text.partition(":")
     if not colon or not _FIELD_NAME.fullmatch(name):
         raise _wrong("--header", f"--header {_shown(text)} must be of the form 'Name: value'")
     if name.lower() in _MADE:
-        raise _wrong("--header", f"--header: {name} is computed from the body: leave it out")
+        raise _wrong("--header", f"--header: sign computes {name} itself: leave out this field")
     if not value.isprintable():
         raise _wrong("--header", f"--header: the value of {name} must be printable characters, on one line")
     return name, value.strip().encode("utf-8").decode("latin-1")
@@ -220,7 +227,10 @@ def _headers(
 
 
 def _credentials(options: argparse.Namespace, *, has_authorization: bool) -> tuple[PrivateKey, AccessToken | None]:
-    """Return the key, and the token unless none is sent. Values without an option come from the configuration."""
+    """Return the key and the token, or `None` if no token is sent.
+
+    Values that no option gives come from the configuration.
+    """
     algorithm = Algorithm(options.algorithm) if options.algorithm else None
     needs_token = not (has_authorization or options.no_token)
     token = _token(options.token) if options.token is not None and needs_token else None
@@ -243,14 +253,14 @@ def _token(text: str) -> AccessToken:
     try:
         return AccessToken(text)
     except InvalidValue as error:
-        raise _wrong("--token", f"--token: {error.description}; give the token alone, without GNAP") from None
+        raise _wrong("--token", f"--token: {error.description}; give only the token, without the word GNAP") from None
 
 
 def _configured(options: argparse.Namespace, token: AccessToken | None) -> ConfiguredToken:
-    """Return the configured entry for the token, or else the first one."""
+    """Return the `[[token]]` with the given token, or else the first `[[token]]`."""
     path: Path = options.config
     instead = "give --key, --key-id and --token"
-    if not os.path.exists(path):  # unlike `Path.exists`, this function raises nothing
+    if not os.path.exists(path):  # this function raises no error, unlike `Path.exists`
         raise _wrong("--config", f"{path} does not exist: give another file with --config, or {instead}")
     settings = load_settings(path)
     if not settings.tokens:
@@ -270,7 +280,10 @@ def _configured_key(configured: ConfiguredToken, key_id: str, algorithm: Algorit
     key = _key(path, key_id, None)
     public = {name: value for name, value in key.public_jwk().items() if name not in ("kid", "alg")}
     if not public.items() <= (configured.info.jwk or {}).items():
-        raise _wrong("--key", f"{path} is not the private key of {configured.jwk_file}: give the right one with --key")
+        raise _wrong(
+            "--key",
+            f"{path} is not the private key of {configured.jwk_file}: give the file of the private key with --key",
+        )
     return _key(path, key_id, algorithm)
 
 
@@ -279,11 +292,11 @@ def _key(path: Path, key_id: str, algorithm: Algorithm | None) -> PrivateKey:
         pem = path.read_bytes()
     except OSError as error:
         why = error.strerror or error
-        raise _wrong("--key", f"{path}: the private key cannot be read: {why}; name its file with --key") from None
+        raise _wrong("--key", f"{path}: the private key cannot be read ({why}): give its file with --key") from None
     if b"PRIVATE KEY-----" not in pem:
         raise _wrong("--key", f"{path} is not a private key in PEM, which begins with -----BEGIN PRIVATE KEY-----")
     if b"ENCRYPTED PRIVATE KEY-----" in pem or b",ENCRYPTED" in pem:
-        text = f"{path} is encrypted: write it without a password with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
+        text = f"{path} is encrypted: remove the password with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
         raise _wrong("--key", text)
     try:
         return PrivateKey.from_pem(pem, kid=key_id, algorithm=algorithm)
@@ -297,7 +310,7 @@ def _key_error(path: Path, algorithm: Algorithm | None, error: MalformedKey) -> 
         return _wrong("--key-id", f"--key-id must be 1 to {KEY_ID_CHARS_MAX} printable ASCII characters")
     if member == "alg":
         so = f"with {algorithm.value}" if algorithm else "here"
-        kinds = "Ed25519 signs with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the others"
+        kinds = "Ed25519 signs with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the other algorithms"
         return _wrong("--algorithm", f"{path}: a key of this type cannot sign {so}: {kinds}")
     if member is None:
         return _wrong(
@@ -318,7 +331,9 @@ def _sign(request: RequestMessage, key: PrivateKey, options: argparse.Namespace)
     expires = None if options.expires is None else created + options.expires
     for option, time in (("--created", created), ("--expires", expires)):
         if time is not None and not 0 <= time <= POSIX_TIME_MAX:
-            raise _wrong(option, f"{option} must lead to a time in the years 1970 to 9999")
+            raise _wrong(
+                option, f"{option} gives a time outside the years 1970 to 9999: give another number of seconds"
+            )
     components = list(dict.fromkeys([*always, *map(_component, options.cover)]))
     try:
         return sign(
@@ -340,14 +355,14 @@ def _sign(request: RequestMessage, key: PrivateKey, options: argparse.Namespace)
 
 
 def _component(text: str) -> Component:
-    """Parse a component identifier. The quotes may be missing, because shells remove them."""
+    """Parse a component identifier. Its quotes may be missing, because shells remove quotes."""
     name, semicolon, parameters = text.partition(";")
     identifier = text if text.startswith('"') else f'"{name}"{semicolon}{parameters}'
     try:
         [read] = parse_signature_input([f"c=({identifier})"]).values()
         [component] = () if read.parameters else read.components
     except (MalformedField, ValueError):  # a ValueError means more than one component
-        how = f"--cover {_shown(text)} is not a component: write it as @query, x-a or 'x-a;bs'"
+        how = f"--cover {_shown(text)} is not a component: write a component such as @query, x-a or 'x-a;bs'"
         raise _wrong("--cover", how) from None
     return component
 

@@ -20,30 +20,32 @@ _OWN_SUFFIXES: Final = ("-journal", "-wal", "-shm", "-lock", ".partial")
 
 
 def back_up(source: sqlite3.Connection, target: str | os.PathLike[str], check_answer: Callable[[], None]) -> None:
-    """Copy the database of `source` to the new file `target`, sync it, and read it back.
+    """Copy the database of `source` to the new file `target`, sync the file, and read it back.
 
-    Raises `BackupFailed`, and the error of `check_answer` if the database may have lacked pages.
+    Raises `BackupFailed`. Raises the error of `check_answer` if the database may have lacked pages.
     """
     path = _checked_path(target)
     partial = path.with_name(f"{path.name}.partial")
     database = file_of(source)
     if str(path) in [f"{database}{suffix}" for suffix in _OWN_SUFFIXES]:
-        text = f"{path} is a name for the files of the database {database}: choose another name for the backup"
+        text = f"{path} is the name of a file that the database {database} uses: choose another name for the backup"
         raise BackupFailed(text)
     if path.exists():
-        raise BackupFailed(f"{path} exists: name a new file for the backup")
+        raise BackupFailed(f"{path} exists: choose the path of a new file for the backup")
     try:
         # only the owner may read the payments
         os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         raise BackupFailed(f"{partial} exists: remove it, unless another backup is running") from None
     except OSError as error:
-        raise BackupFailed(f"{path} cannot be created: {error.strerror}") from error
+        raise BackupFailed(
+            f"{path} cannot be created ({error.strerror}): choose another path, or correct its directory"
+        ) from error
     try:
         expected = _copy(source, partial)
         _sync(partial)
         _verify(partial, expected)
-        check_answer()  # sync before the backup gets its name
+        check_answer()  # sync the data before the backup gets its name
         # `link` refuses to replace a file that another program has created in the meantime.
         os.link(partial, path)
         try:
@@ -67,7 +69,7 @@ def _checked_path(target: str | os.PathLike[str]) -> Path:
 def _copy(source: sqlite3.Connection, path: Path) -> list[int]:
     """Copy one snapshot of `source`, and return its row counts."""
     with closing(sqlite3.connect(path, isolation_level=None)) as copy:
-        # Let SQLite wait for locks, because the backup cannot be repeated alone.
+        # Let SQLite wait for locks, because the step that copies cannot be repeated alone.
         source.execute(f"PRAGMA busy_timeout = {STORE_BUSY_S_MAX * 1000:.0f}")
         source.execute("BEGIN")
         try:
@@ -89,7 +91,7 @@ def _verify(path: Path, expected: list[int]) -> None:
         identify = "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version"
         identity = copy.execute(identify).fetchone()
         if problems or identity != (APPLICATION_ID, VERSION) or _counts(copy) != expected:
-            why = "; ".join(problems[:3]) or "it differs from the database"
+            why = "; ".join(problems[:3]) or "its header or its row counts differ from those of the database"
             raise BackupFailed(f"the backup differs from what was written, and was removed ({why}): check the disk")
 
 

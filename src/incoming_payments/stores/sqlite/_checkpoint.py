@@ -1,11 +1,12 @@
 """Checkpoints copy the log into the database. The lock file shows which copied pages are known to be on the disk.
 
 SQLite syncs the database only after it has copied the whole log. While a reader needs an older state, a checkpoint
-copies only a part of the log, and the next checkpoint syncs both parts. If that sync fails, the earlier part may be
-lost, although the index of the log shows it as copied. A process that was killed during that sync may have received the
-error of the sync. Other processes would then read the old pages, or sync only the later part and overwrite the log. So
-a store that finds such a sync unfinished stops, before it writes and before it answers a read. While the sync is in
-progress, reads wait for its end. At the next start SQLite recovers the log, and copies all of it again: see `_opening`.
+copies only a part of the log, and the next checkpoint syncs both parts. If the sync of both parts fails, the earlier
+part may be lost, although the index of the log shows that part as copied. A process that was killed during that sync
+may have received the error of the sync. Other processes would then read the old pages, or sync only the later part and
+overwrite the log. So before each write and each answer, a store looks for an unfinished sync, and stops if it finds
+one. While a sync is in progress, reads wait for its end. At the next start SQLite recovers the log, and copies the
+whole log again (see `_opening`).
 """
 
 import fcntl
@@ -33,17 +34,17 @@ class AnotherCopies(sqlite3.OperationalError):
 def copy_log(connection: sqlite3.Connection, watch: FileWatch) -> Copied:
     """Copy the log into the database.
 
-    The caller must hold SQLite's write lock on another connection. SQLite has a mode that takes the lock itself. But
-    while another process has the lock, that mode also copies frames, and does not sync them.
+    The caller must hold SQLite's write lock on another connection. SQLite has a checkpoint mode that takes the lock
+    itself. But while another process has the lock, this mode copies frames and does not sync the copies.
 
-    Raises `AnotherCopies`; any `sqlite3.Error`, after it has stopped the store if data may be lost; `StoreStopped` when
-    a process was killed in a sync that an earlier checkpoint needs.
+    Raises `AnotherCopies`. Raises any `sqlite3.Error`, and before that stops the store if data may be lost. Raises
+    `StoreStopped` when a process was killed in a sync that an earlier checkpoint needs.
     """
     return _checkpoint(connection, watch, "PASSIVE")
 
 
 def empty_log(connection: sqlite3.Connection, watch: FileWatch) -> Copied:
-    """Copy the log into the database, and empty the log. The result and the errors are those of `copy_log`.
+    """Copy the log into the database, and empty the log. Returns and raises the same as `copy_log`.
 
     SQLite takes the write lock. While another process has the lock, SQLite copies and syncs without the lock. If that
     sync failed, a transaction of the other process could use lost pages. So this function does nothing unless an
@@ -55,12 +56,13 @@ def empty_log(connection: sqlite3.Connection, watch: FileWatch) -> Copied:
 def _checkpoint(connection: sqlite3.Connection, watch: FileWatch, mode: str) -> Copied:
     with open(watch.log_path, "rb", buffering=0) as log:
         try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the lock ends with the process; SQLite does not use it
+            # The lock ends with the process. SQLite does not use this lock.
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise AnotherCopies("another process copies the log into the database") from None
+            raise AnotherCopies("another process is copying the log into the database") from None
         before, after = watch.lock.checkpoints(), Checkpoints.COPIED
         if watch.is_open:
-            watch.check_mark()  # check this after reading the state, which a store that stops removes
+            watch.check_mark()  # check the mark after reading the state, because a store that stops removes the state
         if before is Checkpoints.SYNCING:
             raise watch.stop(KILLED_IN_SYNC)
         if before is Checkpoints.COPIED and mode == "TRUNCATE":

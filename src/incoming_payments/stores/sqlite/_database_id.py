@@ -1,8 +1,8 @@
-"""The id of a database. It shows whether the log beside a database belongs to that database.
+"""The id of a database, which shows whether the log beside the database belongs to it.
 
-SQLite applies each log that it finds beside a database. The log of another database would damage it, for example when a
-backup replaces the database and the old log stays. So each database has a random id, and each backup gets a new one.
-The lock file holds the id of the database that the log belongs to.
+SQLite applies each log that it finds beside a database. The log of another database would damage the database, for
+example when a backup replaces the database and the old log stays. So each database has a random id, and each backup
+gets a new one. The lock file holds the id of the database that the log belongs to.
 """
 
 import os
@@ -20,7 +20,7 @@ _SELECT: Final = "SELECT id FROM database_id"
 
 
 def ensure_id(connection: sqlite3.Connection) -> bytes:
-    """Return the id of the database, and give it one if it has none."""
+    """Return the id of the database. Create the id if the database has none."""
     with connection:  # the `with` commits or rolls back
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(_CREATE)
@@ -32,7 +32,7 @@ def ensure_id(connection: sqlite3.Connection) -> bytes:
 
 
 def renew_id(connection: sqlite3.Connection) -> None:
-    """Give the database of `connection`, a copy, an id of its own."""
+    """Give the copy of a database that `connection` has open a new id."""
     connection.execute(_CREATE)
     connection.execute("DELETE FROM database_id")
     connection.execute(_INSERT, (os.urandom(ID_BYTES),))
@@ -41,7 +41,7 @@ def renew_id(connection: sqlite3.Connection) -> None:
 def has_id(path: Path, id: bytes) -> bool:
     """Return whether the database has `id`, or cannot be read without its log. This function does not change the log.
 
-    No connection of this process may be open, because it would lose its locks.
+    No connection of this process may be open, because the connection would lose its locks.
     """
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         try:

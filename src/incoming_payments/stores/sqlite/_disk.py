@@ -5,7 +5,8 @@ import fcntl
 import os
 from typing import Final
 
-OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})  # these pass
+# errors that end without a repair
+OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
 Identity = tuple[int, int]
 
 
@@ -23,7 +24,7 @@ def identity(found: os.stat_result) -> Identity:
 
 
 def sync(descriptor: int) -> None:
-    """Write the file to the disk. On macOS, only `F_FULLFSYNC` reaches it."""
+    """Write the file to the disk. On macOS, only `F_FULLFSYNC` reaches the disk."""
     if hasattr(fcntl, "F_FULLFSYNC"):
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
@@ -31,7 +32,7 @@ def sync(descriptor: int) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Sync the names of the files in a directory. SQLite does this as well, but ignores an error."""
+    """Sync the names of the files in a directory. SQLite also syncs the names, but ignores an error."""
     directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)

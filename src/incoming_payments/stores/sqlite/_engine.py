@@ -1,9 +1,9 @@
 """The threads and connections of one store in one process: one writer and a pool of readers.
 
-No connection lives through a fork. A child inherits the memory in which SQLite notes the locks on the file, but not the
-locks. With an open connection, the child would assume that it holds these locks, and its commits could be lost. So
-before a fork each store finishes the queued updates, waits for its reads, and closes every connection. After the fork,
-parent and child open new connections when they need them.
+Every connection is closed before a fork. A child inherits the memory in which SQLite notes the locks on the file, but
+not the locks. With an open connection, the child would assume that it holds these locks, and its commits could be lost.
+So before a fork each store finishes the queued updates, waits for its reads, and closes every connection. After the
+fork, parent and child open new connections when they need them.
 """
 
 import contextlib
@@ -64,8 +64,8 @@ class Engine:
     def read(self, query: Callable[[Rows], T]) -> T:
         """Return the answer of `query` on a connection of its own.
 
-        Raises the exceptions of `query`, and those of SQLite as `StoreError`. Repeats `query` while another process
-        locks the file.
+        Raises the exceptions of `query`, and raises `StoreError` for an error of SQLite. Repeats `query` while another
+        process locks the file.
         """
         with self._lock:
             self._state_changed.wait_for(lambda: not self._are_reads_held)
@@ -76,9 +76,9 @@ class Engine:
     def read_at_once(self, query: Callable[[Rows], T]) -> T | None:
         """Read in the thread of an event loop. Return `None` when the caller has to use `read_elsewhere`.
 
-        This is the case when no connection is open and idle, when another process locks the file, when a fork is
-        pending, when reads are held back, and after slow reads (see `SlowReads`). In all other cases, the loop waits
-        for one read.
+        The function returns `None` when no connection is open and idle, when another process locks the file, when a
+        fork is pending, when reads are held back, and after slow reads (see `SlowReads`). In all other cases, the loop
+        waits for one read.
         """
         began_s = time.monotonic()
         with self._lock:
@@ -147,21 +147,24 @@ class Engine:
     def close(self, *, wait: bool = True) -> None:
         """Finish the queued updates and close everything. A second call only waits for the first call.
 
-        Without `wait`, wait for no other thread except the writer. The garbage collector may call this in any thread.
+        If `wait` is false, wait for no other thread except the writer. The garbage collector may call this in any
+        thread.
         """
         with self._lock:
-            # A fork in progress closes every connection itself. So without `wait`, do not wait for the end of the fork.
+            # A fork in progress closes every connection itself. So if `wait` is false, do not wait for the end of the
+            # fork.
             self._state_changed.wait_for(lambda: not self._fork_pending or not wait)
             self._closed = True
             self._close_idle()
             writer, executor = self._writer, self._executor
         if executor is not None:
             executor.shutdown(wait=wait)
-        # The writer closes its connection last, because SQLite removes the log with the last connection, but not when
-        # two connections close at once.
+        # The writer closes its connection last, because SQLite removes the log when the last connection is closed, but
+        # not when two connections are closed at once.
         if writer is not None:
             writer.end()
-        # A store that is dropped in its own writer's thread keeps the lock until the process ends.
+        # If the garbage collector closes the store in the thread of its own writer, the store keeps the lock until the
+        # process ends.
         if writer is None or not writer.is_this_thread:
             with self._lock:
                 self._is_over = True
@@ -176,7 +179,7 @@ class Engine:
         if self._writer is not None:
             self._writer.end()
         self._writer = None
-        with self._lock:  # `close` may have waited for the same writer, and release the file now
+        with self._lock:  # `close` may have waited for the same writer, and can release the file now
             self._file.release()
         self.is_paused = True
 
@@ -187,7 +190,7 @@ class Engine:
             self._state_changed.notify_all()
 
     def after_fork_in_child(self) -> None:
-        """Start without threads and connections: the child does not have the threads and connections of the parent."""
+        """Forget the threads and connections of the parent, which the child does not have."""
         self._file.watch.after_fork_in_child()
         self._begin()
 
@@ -209,14 +212,14 @@ class Engine:
             elif broken or self._closed or len(self._idle) >= STORE_READERS_MAX:
                 self._file.disconnect(rows.connection)
             else:
-                # Keep a connection open, because a load that opens one takes over ten times as long.
+                # Keep the connection open, because a load that opens a connection takes over ten times as long.
                 self._idle.append(rows)
             self._reading -= 1
             self._state_changed.notify_all()
             self._close_file()
 
     def _close_file(self) -> None:
-        """Close the file once the writer has ended and no read is left: an open connection needs its locks."""
+        """Close the file when no connection needs its locks: the writer has ended, and no read is left."""
         if self._is_over and not self._reading:
             self._file.close()
 
@@ -235,7 +238,7 @@ def _before_fork() -> None:
     _forking.acquire()
     interrupt: BaseException | None = None
     for engine in list(_engines):
-        _paused.append(engine)  # listed before the pause: the engine continues after the fork even if the pause fails
+        _paused.append(engine)  # before the pause: after the fork, the engine must continue even if the pause fails
         while not engine.is_paused:
             try:
                 engine.before_fork()

@@ -19,22 +19,22 @@ def _codes(names: str) -> frozenset[int]:
     return frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in names.split())
 
 
-# After one of these errors, written data may be lost. A short read means that a file has become shorter. FULL is not in
-# the list, because SQLite has rolled that write back.
+# Errors after which written data may be lost. A short read means that a file has become shorter. FULL is not in the
+# list, because SQLite rolls back a write that does not fit the disk.
 _LOST_DATA: Final = _codes(
     "IOERR_SHORT_READ IOERR_WRITE IOERR_FSYNC IOERR_DIR_FSYNC IOERR_TRUNCATE IOERR_BEGIN_ATOMIC IOERR_COMMIT_ATOMIC "
     "IOERR_ROLLBACK_ATOMIC"
 )
-# Temporary errors: another process holds the lock, the disk is full or unreadable, or the file is read-only.
+# Temporary errors, for example when another process holds the lock or the disk is full.
 _TEMPORARY: Final = _codes("BUSY CANTOPEN FULL INTERRUPT IOERR LOCKED NOMEM PERM PROTOCOL READONLY")
-_NO_ACCESS: Final = _codes("CANTOPEN PERM READONLY")  # a part of `_TEMPORARY`
+_NO_ACCESS: Final = _codes("CANTOPEN PERM READONLY")  # the temporary errors about permissions
 _ABOUT_THE_STATEMENT: Final = _codes("CONSTRAINT MISMATCH MISUSE RANGE TOOBIG")
 
 
 def explain(error: BaseException, watch: FileWatch) -> IncomingPaymentsError:
     """Return the error to raise in place of `error`. Stops the store when data may be lost."""
     if _code(error) in _LOST_DATA:
-        error = watch.stop(f"its disk failed ({error}, {getattr(error, 'sqlite_errorname', '')})")
+        error = watch.stop(f"the disk failed ({error}, {getattr(error, 'sqlite_errorname', '')})")
     if isinstance(error, StoreError):
         return type(error)(error.description)
     if blames_the_statement(error) and not isinstance(error, sqlite3.OperationalError):
@@ -64,7 +64,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def _code(error: BaseException) -> int | None:
-    """Return SQLite's extended result code, or `None` if `error` comes from Python, such as for invalid Unicode."""
+    """Return SQLite's extended result code, or `None` for an error of Python, such as one about invalid Unicode."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return code
 

@@ -32,17 +32,17 @@ from incoming_payments.stores.sqlite._watch import FileWatch, OnStop
 
 T = TypeVar("T")
 
-SQLITE_VERSION_MIN: Final = (3, 37, 0)  # STRICT tables
+SQLITE_VERSION_MIN: Final = (3, 37, 0)  # the first release with STRICT tables
 # The pause between attempts to get a lock. It is shorter than a commit of another process, so that this process gets
 # its turn. With 1 ms, the slowest creates of two processes take 1.6 times as long (benchmark `http`, p99).
 _POLL_S: Final = 0.0002
-COPY_S_MAX: Final = 0.01  # longest wait for the write lock before a checkpoint: as long as several commits
+COPY_S_MAX: Final = 0.01  # the longest wait for the write lock before a checkpoint, as long as several commits take
 
-# FULL syncs the log at every commit. Without FULL, a power cut can remove acknowledged commits. On macOS only
-# F_FULLFSYNC reaches the disk.
+# With `synchronous = FULL`, SQLite syncs the log at every commit. With a lower level, a power cut can remove
+# acknowledged commits. On macOS only F_FULLFSYNC reaches the disk.
 _SYNCED: Final = "synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"
 
-# One statement sees the file before or after another process creates the tables, and never in between.
+# A single statement, because it sees the file either before or after another process creates the tables.
 _IDENTIFY: Final = (
     "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
     "FROM pragma_application_id, pragma_user_version"
@@ -52,7 +52,7 @@ logger = logging.getLogger("incoming_payments.stores.sqlite")
 
 
 class DatabaseFile:
-    """One SQLite file, from `prepare` to `watch.close`. `on_stop` is called once, with the error that stopped it."""
+    """One SQLite file, from `prepare` to `watch.close`. A stop calls `on_stop` once, with the error."""
 
     def __init__(self, path: str | os.PathLike[str], *, busy_s: float, on_stop: OnStop | None = None) -> None:
         if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
@@ -71,7 +71,7 @@ class DatabaseFile:
         self._holding = threading.Lock()
 
     def prepare(self) -> None:
-        """Create the file or check its schema, also when other processes do the same. Raises `StoreError`."""
+        """Create the file, or check its schema. Other processes may do so at the same time. Raises `StoreError`."""
         if not self.path.parent.is_dir():
             raise StoreUnusable(f"the directory {self.path.parent} does not exist: create it for the database")
         if self.path.is_dir():
@@ -97,8 +97,8 @@ class DatabaseFile:
     def restore(self, known: bytes) -> bytes:
         """Restore the log, begin another log, and return the id of the database. `known` is the id in the lock file.
 
-        Another log is necessary because the location of the old log on the disk may be lost too, and a write in place
-        does not repair that. Return `UNKNOWN` while only the log has a new id, because `has_id` reads the database
+        Begin another log because the disk may have lost the location of the old log too, and a write in place does not
+        repair the location. Return `UNKNOWN` while only the log has a new id, because `has_id` reads the database
         without its log.
         """
         _, connection = self._restored()
@@ -119,10 +119,11 @@ class DatabaseFile:
         is_copied = False
         if self.watch.is_open:
             with contextlib.suppress(StoreStopped, sqlite3.Error, OSError):
-                self.watch.check()  # check first, because the path may now name another file
+                self.watch.check()  # make this check first, because the path may now name another file
                 with contextlib.closing(self._open("rw")) as other:
                     _set(other, *_SYNCED)
-                    # SQLite makes a checkpoint when the last connection is closed, and hides its errors.
+                    # SQLite makes a checkpoint when the last connection is closed, and hides the errors of that
+                    # checkpoint.
                     is_copied = self.copy_log(other, patience_s=COPY_S_MAX).is_all
         self.watch.forget_index()
         for each in (guard, connection) if is_copied else (connection, guard):
@@ -160,12 +161,14 @@ class DatabaseFile:
     def commit(self, connection: sqlite3.Connection, log: LogWatch) -> int:
         """Commit, and return the size of the log in bytes once the commit is known to be on the disk."""
         if log.is_new_committer():
-            # Writes the first page, even when nothing has changed. An unfinished commit of a dead process begins there.
+            # This statement writes the first page even when nothing has changed, and so overwrites an unfinished commit
+            # of a dead process.
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
         size_bytes = log.after_commit()
         if not size_bytes:
-            # Another process may have emptied the log by a checkpoint. Otherwise this call finds that frames are lost.
+            # Another process may have emptied the log by a checkpoint. If no process has, this call finds that frames
+            # are lost.
             self.copy_log(connection)
         return size_bytes
 
@@ -187,21 +190,21 @@ class DatabaseFile:
         return explain(error, self.watch)
 
     def disconnect(self, connection: sqlite3.Connection) -> None:
-        """Close `connection`, which rolls back what is not committed."""
+        """Close `connection`, which rolls back an open transaction."""
         with contextlib.suppress(sqlite3.Error):
             connection.close()
 
     def _hold(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-        """Return the two connections that this process keeps open. Before it opens them, bring the log to the disk.
+        """Return the two connections that this process keeps open. Before opening them, bring the log to the disk.
 
         SQLite recovers the log when a process opens the database that no other process has open. The log may contain a
-        commit that is not on the disk, because its process was killed before the end of the sync, or got an error from
-        the sync. While these connections are open, SQLite recovers nothing.
+        commit that is not on the disk, because the process that made the commit was killed before the end of the sync,
+        or got an error from the sync. While these connections are open, SQLite recovers nothing.
 
-        When the last connection is closed, SQLite copies the log into the database and removes it, unless that
+        When the last connection is closed, SQLite copies the log into the database and removes the log, unless that
         connection can only read. A store that has stopped or could not open must write nothing, because the log may not
-        be on the disk, and another file may have its name by now. So one of the two can only read, and `release`
-        decides which is closed last.
+        be on the disk, and another file may have its name by now. So one of the two connections can only read, and
+        `release` decides which of them is closed last.
         """
         with self._holding:
             if self._held is not None:
@@ -237,7 +240,7 @@ class DatabaseFile:
         self.watch.forget_index()
 
     def _join(self, connection: sqlite3.Connection) -> None:
-        """Read something, because SQLite only then counts the connection as open."""
+        """Read from `connection`, because SQLite counts a connection as open only after a read."""
         self.patiently(lambda: connection.execute("PRAGMA user_version").fetchone())
 
     def _connect(self, *settings: str) -> sqlite3.Connection:
@@ -254,7 +257,7 @@ class DatabaseFile:
         return connection
 
     def _open(self, mode: str) -> sqlite3.Connection:
-        """Open a connection on which SQLite does not wait for a lock: `patiently` waits. `mode` is "ro" or "rw"."""
+        """Open a connection that does not wait for a lock: `patiently` waits instead. `mode` is "ro" or "rw"."""
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=0, isolation_level=None, check_same_thread=False
         )
@@ -278,16 +281,18 @@ class DatabaseFile:
 
     def _create(self, connection: sqlite3.Connection) -> None:
         """Create the tables in an empty file."""
-        self._version(connection)  # check first, because the file may belong to another application
+        self._version(connection)  # check the version first, because the file may belong to another application
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
-            raise StoreUnusable(f"the file system of {self.path} cannot hold a write-ahead log (WAL)")
+            raise StoreUnusable(
+                f"the file system of {self.path} cannot hold a write-ahead log (WAL): keep the database on a local disk"
+            )
         if self._version(connection) == VERSION:
             self._check_parts(connection)
             return
         connection.execute("BEGIN IMMEDIATE")
         try:
-            # Another process may have created the tables before this one got the lock.
+            # Another process may have created the tables before this process got the lock.
             is_new = self._version(connection) != VERSION
             if is_new:
                 for statement in STATEMENTS:
@@ -308,12 +313,12 @@ class DatabaseFile:
         missing = [part for part in PARTS if part not in found]
         if missing:
             raise StoreUnusable(
-                f"{self.path} has schema version {VERSION}, but not {', '.join(missing)}: restore it from a backup, "
-                "or choose another file to begin with an empty one"
+                f"{self.path} has schema version {VERSION}, but lacks {', '.join(missing)}: restore the file "
+                f"from a backup, or choose the path of a new file"
             )
 
     def _version(self, connection: sqlite3.Connection) -> int:
-        """Return the schema version, 0 for an empty file. Raises `StoreUnusable` for another application's file."""
+        """Return the schema version, or 0 for an empty file. Raises `StoreUnusable` for the file of another program."""
         application, version, tables = connection.execute(_IDENTIFY).fetchone()
         if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
             raise StoreUnusable(f"{self.path} is the database of another application: choose another file")
@@ -322,7 +327,7 @@ class DatabaseFile:
         return int(version)
 
     def check_version(self, connection: sqlite3.Connection) -> None:
-        """Raise `StoreUnusable` for another schema: a newer release may have changed it while this one runs."""
+        """Raise `StoreUnusable` for another schema version, which a newer release may write at any time."""
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         self._check_number(version)
 
@@ -334,7 +339,7 @@ class DatabaseFile:
         if version < VERSION:
             raise StoreUnusable(
                 f"{found}, which is older than version {VERSION} of this release: restore a backup of version "
-                f"{VERSION}, or choose another file to begin with an empty one"
+                f"{VERSION}, or choose the path of a new file"
             )
 
 
@@ -350,11 +355,11 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
         raise ConfigurationError(f"the path must be text or a Path, not {name_of(text)}", setting="path")
     why = None
     if text in {"", ":memory:"} or "\0" in text:
-        why = "the path names the database's file; to keep payments in memory use MemoryStore"
+        why = "the path must name a file: to keep payments in memory, use MemoryStore"
     elif "://" in text:
-        why = "the path must not be a URL: write the path of the database's file, such as payments.sqlite3"
+        why = "the path must not be a URL: write the path of a file, such as payments.sqlite3"
     elif text.partition("/")[0] == "~":
-        why = "the path begins with ~, which only a shell replaces: write the path of your home directory in its place"
+        why = "the path begins with ~, which only a shell replaces: write the path of your home directory instead of ~"
     if why is not None:
         raise ConfigurationError(why, setting="path")
     # SQLite keeps the log beside the file that a symbolic link points to, so the store has to look there as well.

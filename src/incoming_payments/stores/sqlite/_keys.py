@@ -1,4 +1,4 @@
-"""The idempotency keys of created payments. The record of a key is written in the transaction of its payment."""
+"""The idempotency keys of created payments. The store writes the record of a key and its payment in one transaction."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -22,7 +22,7 @@ _SWEEP: Final = (
 def find_creation(rows: Rows, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
     """Return the record of the creation under `key` of `client`, or `None` if there is none or it has expired.
 
-    Raises `StoreUnusable` when the row is no valid record.
+    Raises `StoreUnusable` when the row is not a valid record.
     """
     row = rows.connection.execute(_SELECT, (client, key)).fetchone()
     if row is None or row[2] < _micros(now):

@@ -1,7 +1,7 @@
-"""The pages of lists, each by one scan of an index that begins at the place of the page.
+"""Read the pages of lists. Each page is one scan of an index, which begins at the place of the page.
 
-The state of a payment is not stored. Each query applies the conditions of `lifecycle.state_of` to the stored columns:
-amounts are decimal text without leading zeros, so the longer text is the greater amount.
+The state of a payment is not stored. Each query applies the conditions of `lifecycle.state_of` to the stored columns.
+Amounts are decimal text without leading zeros, so the longer of two texts is the greater amount.
 """
 
 from collections.abc import Iterator
@@ -29,10 +29,10 @@ _STATES: Final = {
 
 
 class Scan:
-    """Reads the page of `query`. Call `read` until `is_done` is true.
+    """A scan that reads the page of `query`. Call `read` until `is_done` is true.
 
-    A query with a state, or with a client alone, may pass over any number of payments. In this case each call reads a
-    slice of the list, so that no read prevents the writer from emptying the log for long.
+    A query with a state, or with a client alone, may pass over any number of payments. For such a query, each call
+    reads only a slice of the list. So no read prevents the writer from emptying the log for long.
     """
 
     def __init__(self, query: PaymentQuery) -> None:
@@ -52,7 +52,7 @@ class Scan:
             end = _end_of_slice(rows, rest)
         clauses, values = _clauses(rest, rest.limit - len(self._found), end)
         found = rows.select(clauses, values)
-        # Change the state last, because a read that fails is repeated.
+        # Change the attributes last, because the caller repeats a read that fails.
         self._found += found
         self.is_done = end is None or len(self._found) == rest.limit
         if end is not None:
@@ -77,7 +77,7 @@ def _clauses(query: PaymentQuery, limit: int, end: Place | None) -> tuple[str, l
         index = "payments_of_wallet" if query.client is None else "payments_of_client"
     conditions = list(_conditions(query, end))
     where = f"WHERE {' AND '.join(text for text, _ in conditions)} " if conditions else ""
-    # Without INDEXED BY, SQLite may prefer another index, and read the whole list to sort it.
+    # INDEXED BY is necessary: SQLite may otherwise choose another index, and sort the whole list.
     clauses = f"FROM payments INDEXED BY {index} {where}ORDER BY created_at {order}, id {order} LIMIT ?"
     return clauses, [*(value for _, values in conditions for value in values), limit]
 
@@ -85,7 +85,7 @@ def _clauses(query: PaymentQuery, limit: int, end: Place | None) -> tuple[str, l
 def _conditions(query: PaymentQuery, end: Place | None) -> Iterator[tuple[str, tuple[object, ...]]]:
     """Yield each condition and its values.
 
-    Only one condition bounds the scan on each side. With two conditions, SQLite might begin at the wider bound.
+    Each end of the scan has only one condition. If an end had two, SQLite might begin at the wider bound.
     """
     if query.wallet_address is not None:
         yield "wallet_address = ?", (query.wallet_address,)

@@ -1,9 +1,9 @@
 """The lock file `<database>-lock` shows that processes have the database open, and the state of its files.
 
-Each open store holds a shared `flock` on it. The text in the file shows that the database is in use. In the other
-states the text is shorter. No release may change the text, because stores of two releases would stop each other. Behind
-the text are the tag of the connection that has committed last, the id of the database (see `_database_id`), and the
-state of the checkpoints.
+Each open store holds a shared `flock` on this file. The file begins with a text. The whole text shows that the database
+is in use, and a shorter text shows another state. No release may change the text, because stores of two releases would
+stop each other. The text is followed by the tag of the connection that has committed last, the id of the database (see
+`_database_id`), and the state of the checkpoints.
 """
 
 import errno
@@ -19,14 +19,14 @@ TAG_BYTES: Final = 8
 _TEXT: Final = b"An open database needs this file. Do not remove it.\n"
 _TAG_AT: Final = len(_TEXT)
 _ID_AT: Final = _TAG_AT + TAG_BYTES
-_CHECKPOINTS_AT: Final = _ID_AT + ID_BYTES  # one byte
+_CHECKPOINTS_AT: Final = _ID_AT + ID_BYTES  # the position of one byte
 _CLOSED: Final = -1
 
 
 class Text(IntEnum):
-    """The length of the text in the file. The file ends there or continues with zeros, so a full disk does no harm."""
+    """The length of the text in the file. Only zeros follow a shorter text, so a full disk does no harm."""
 
-    NEW = 0  # the lock file has never had a database
+    NEW = 0  # no database has used the lock file yet
     STOPPED = 1  # a store has stopped
     RESTORING = 2  # a store is restoring the log, or has failed to restore it
     IN_USE = len(_TEXT)
@@ -36,8 +36,8 @@ class Checkpoints(IntEnum):
     """The states of the pages that checkpoints have copied from the log into the database."""
 
     SYNCED = 0  # the pages are on the disk
-    COPIED = 1  # some pages may not be on the disk: a checkpoint has copied, or is copying, a part of the log
-    SYNCING = 2  # as in COPIED, but another checkpoint has begun, which may sync the pages
+    COPIED = 1  # a checkpoint has copied, or is copying, a part of the log, so some pages may not be on the disk
+    SYNCING = 2  # some pages may not be on the disk, and another checkpoint has begun, which may sync them
 
 
 class LockFile:
@@ -50,7 +50,7 @@ class LockFile:
         self._identity: _disk.Identity | None = None
 
     def open(self) -> None:
-        """Open the file, and create it if there is none."""
+        """Open the file, and create it if it does not exist."""
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         self._identity = _disk.identity(os.fstat(self._descriptor))
 
@@ -66,7 +66,7 @@ class LockFile:
         return found is not None and _disk.identity(found) == self._identity
 
     def take(self, kind: int) -> bool:
-        """Take the lock, or return false if another process keeps it. `kind` is a constant of `fcntl`."""
+        """Take the lock, or return false if another process holds it. `kind` is a constant of `fcntl`."""
         try:
             fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except OSError as error:
@@ -88,7 +88,7 @@ class LockFile:
         return os.pread(self._descriptor, len(_TEXT), 0) == _TEXT
 
     def shorten_text(self, state: Text) -> None:
-        """Shorten the text, and keep the id. This removes the tag and the state of the checkpoints."""
+        """Shorten the text and keep the id. The tag and the state of the checkpoints are removed."""
         os.ftruncate(self._descriptor, state)
         os.pwrite(self._descriptor, self.id, _ID_AT)
 
@@ -108,7 +108,7 @@ class LockFile:
     def read_id(self) -> None:
         """Read the id that another process may have written."""
         id = os.pread(self._descriptor, ID_BYTES, _ID_AT)
-        # After a power cut, there may be zeros in place of the id.
+        # After a power cut, the file may have zeros in place of the id.
         self.id = id if len(id) == ID_BYTES and any(id) else UNKNOWN
 
     def checkpoints(self) -> Checkpoints:

@@ -8,7 +8,8 @@ from incoming_payments.stores.sqlite import _disk
 from incoming_payments.stores.sqlite._lock_file import TAG_BYTES
 from incoming_payments.stores.sqlite._watch import FileWatch
 
-# https://sqlite.org/fileformat2.html#the_write_ahead_log: two salts, which each new log changes, begin at byte 16.
+# The header of the log, see https://sqlite.org/fileformat2.html#the_write_ahead_log. Two salts begin at byte 16. Each
+# new log changes them.
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
@@ -24,7 +25,7 @@ class LogWatch:
         self._salts, self._bytes = b"", 0  # the salts and the size of the log before the commit in progress
         self._tag = os.urandom(TAG_BYTES)
         try:
-            # Closing this descriptor releases no lock of SQLite: SQLite locks the database and the shared memory only.
+            # Closing this descriptor releases no lock of SQLite, because SQLite locks only the database and the index.
             self._log = os.open(self._path, os.O_RDWR)
         except FileNotFoundError as error:
             raise files.stop(f"{self._path} was removed while it was open") from error
@@ -41,10 +42,10 @@ class LogWatch:
             os.close(self._log)
 
     def before_write(self) -> bool:
-        """Check the log, and return whether it was emptied since the last commit.
+        """Check the log, and return whether the log was emptied since the last commit.
 
-        The caller must hold SQLite's write lock. If a checkpoint has emptied the log, call `forget`. If another program
-        has emptied it, stop the store.
+        The caller must hold SQLite's write lock. If a checkpoint has emptied the log, the caller calls `forget`. Stops
+        the store if another program has emptied the log.
         """
         # Check before the write, because other processes may have written to the log unnoticed if the index was
         # replaced.
@@ -55,29 +56,29 @@ class LogWatch:
             raise self._files.stop(f"{self._path} was emptied while it was open")
         if last is None or size_bytes >= last[1]:
             return False
-        # SQLite shortens the log after it has begun to write the log again, with other salts.
+        # SQLite shortens the log only after it has begun a new log, which has other salts.
         if not is_empty and self._salts == last[0]:
             raise self._files.stop(f"{self._path} was shortened while it was open")
         return is_empty
 
     def forget(self) -> None:
-        """Forget the last commit: a checkpoint has emptied the log."""
+        """Forget the last commit, because a checkpoint has emptied the log."""
         self._last = None
 
     def is_new_committer(self) -> bool:
-        """Mark this connection as the last one to commit, and return whether it was not already the last one."""
+        """Mark this connection as the last one to commit. Return false if it was already the last one."""
         return self._files.is_new_committer(self._tag)
 
     def after_commit(self) -> int:
         """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
         self.check_names()
         size_bytes, header = self._read()
-        # The log is not empty now, unless a checkpoint has emptied it since the commit. If another program emptied the
-        # log before the commit, SQLite has written no header.
+        # The log is not empty, unless a checkpoint has emptied the log since the commit. If another program emptied the
+        # log before the commit, the log has no header.
         if size_bytes and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
-        # The write lock is released, so another process may have begun the log again, with other salts. SQLite may then
-        # still shorten the log.
+        # The write lock is released, so another process may have begun a new log, which has other salts. SQLite may
+        # then still shorten the log.
         salts = header[_SALTS]
         if (salts == self._salts and size_bytes < self._bytes) or self._has_hole():
             raise self._files.stop(f"{self._path} was shortened while it was open")
@@ -92,7 +93,7 @@ class LogWatch:
             raise self._files.stop(f"{self._path} was removed or replaced while it was open")
 
     def _has_hole(self) -> bool:
-        """Return whether blocks in the middle of the log are missing: SQLite has written behind the end of the log."""
+        """Return whether blocks in the middle of the log are missing, because SQLite has written behind its end."""
         while True:
             size_bytes = self._size()
             try:

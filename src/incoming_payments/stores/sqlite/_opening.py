@@ -1,13 +1,14 @@
 """Open a database so that everything that the store answers later is on the disk.
 
 - Before its first answer, each process writes the whole log again in place, and syncs it. A child process does the same
-  after a fork. So data in the log that never reached the disk reaches it now; if the write fails, the process answers
-  nothing. A killed process may have left such data: the process died before its sync ended, or it received the error of
-  the sync, and the kernel reports each error only once. The store holds SQLite's write lock during this, because other
-  processes may write to the database too, even processes without this library.
-- Only one process at a time writes the log again: see `one_at_a_time`.
-- From then on each process keeps a connection open. While this connection is open, SQLite does not recover the log, and
-  shows no commit whose sync has not succeeded. The store closes that connection before a fork, and at its own end.
+  after a fork. So data in the log that never reached the disk is written now. If the write fails, the process answers
+  nothing. Such data may come from a killed process: it died before the end of its sync, or it received the error of the
+  sync, which the kernel reports only once. The store holds SQLite's write lock while it writes, because other processes
+  may write to the database too, even processes that do not use this library.
+- Only one process at a time writes the log again (see `one_at_a_time`).
+- After that, each process keeps a connection open. While this connection is open, SQLite does not recover the log, and
+  shows no commit whose sync has not succeeded. The store closes this connection before a fork, and when the store is
+  closed.
 - After a stop, or after an unfinished checkpoint, SQLite has to recover the log, and then copies the whole log again.
   SQLite recovers nothing while another program has the database open. So the store waits until that program ends.
 """
@@ -25,7 +26,7 @@ from incoming_payments.stores.sqlite._database_id import UNKNOWN
 from incoming_payments.stores.sqlite._lock_file import Checkpoints, Text
 from incoming_payments.stores.sqlite._watch import FileWatch
 
-_CONNECTED_AT: Final = 128  # https://sqlite.org/walformat.html#locks: the "DMS" lock, in the index
+_CONNECTED_AT: Final = 128  # the position of the "DMS" lock in the index, see https://sqlite.org/walformat.html#locks
 _POLL_S: Final = 0.001
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -41,12 +42,12 @@ class Database(Protocol):
 
 
 def take_lock(watch: FileWatch, database: Database, *, patience_s: float) -> None:
-    """Take the lock. Create the database if there was none. Restore its log if no other store has it open.
+    """Take the lock, and create a missing database. Restore the log if no other store has the database open.
 
-    Raises `StoreStopped` when the log cannot be restored, or when a process whose store has stopped still runs. Raises
-    `StoreUnavailable` when another process keeps the lock for longer than `patience_s` seconds. Raises `StoreUnusable`
-    when there is a lock file but no database, when the log belongs to another database, or when the file system has no
-    locks.
+    Raises `StoreStopped` when the log cannot be restored, or when a process whose store has stopped is still running.
+    Raises `StoreUnavailable` when another process keeps the lock for longer than `patience_s` seconds. Raises
+    `StoreUnusable` when there is a lock file but no database, when the log belongs to another database, or when the
+    file system has no locks.
     """
     try:
         watch.lock.open()
@@ -98,7 +99,7 @@ def _await_other_programs(watch: FileWatch, deadline: float) -> None:
 
 
 def _is_connected(index_path: str) -> bool:
-    """Return whether another process has a connection to the database. Each connection locks this byte of the index.
+    """Return whether another process has a connection to the database. Each connection locks one byte of the index.
 
     The calling process must have no connection, because closing the descriptor would release the locks of that
     connection.
@@ -127,11 +128,11 @@ def _open_alone(watch: FileWatch, database: Database) -> None:
         require_database(watch)
     log = _disk.stat(watch.log_path)
     if log is None or not log.st_size:
-        lock.id = UNKNOWN  # the next log belongs to the database that now has this path
+        lock.id = UNKNOWN  # the next log belongs to the database that has this path now
     elif lock.id and not database.has_id(lock.id):
         raise StoreUnusable(
             f"the log {watch.log_path} belongs to another database: {watch.path} was replaced, perhaps by a backup. "
-            "Put the original file back, because the last payments may be in the log alone. "
+            "Put the original file back, because the latest payments may be only in the log. "
             f"If you restored a backup on purpose, move {watch.log_path} to another folder and keep it"
         )
     if is_new:
@@ -157,25 +158,25 @@ def _open_alone(watch: FileWatch, database: Database) -> None:
 
 
 def require_database(watch: FileWatch) -> None:
-    """Raise `StoreUnusable` when the database is gone, or is empty although it has a log, which SQLite would remove."""
+    """Raise `StoreUnusable` when the database is missing. Also raise it when the database is empty and has a log."""
     database, log = _disk.stat(watch.path), _disk.stat(watch.log_path)
     if database is not None and (database.st_size or log is None or not log.st_size):
         return
     state = "is gone" if database is None else "is empty"
     raise StoreUnusable(
-        f"{watch.path} {state}, and the files beside it show that it held payments: put it back if it was moved or "
-        f"renamed; otherwise restore it from a backup. To begin with an empty one, move {watch.lock.path} and "
-        f"{watch.log_path} away, and keep the latter, because it may hold payments"
+        f"{watch.path} {state}, and the files beside it show that it held payments: put the database back if "
+        f"it was moved or renamed, or restore it from a backup. To begin with an empty database, move "
+        f"{watch.lock.path} and {watch.log_path} to another folder, and keep the log, because it may hold payments"
     )
 
 
 @contextlib.contextmanager
 def one_at_a_time(watch: FileWatch, *, patience_s: float) -> Iterator[None]:
-    """In this context, no other process can write a log in this directory to the disk.
+    """Prevent other processes from writing a log in this directory to the disk.
 
     SQLite may recover a commit that is not on the disk. If this process is killed during the sync, the log may lose
-    that commit. Another process with a connection would not notice that, because the index of the log has the commit.
-    Raises `StoreUnavailable` after `patience_s` seconds.
+    that commit. Another process that is connected would not notice the loss, because the index of the log has the
+    commit. Raises `StoreUnavailable` after `patience_s` seconds.
     """
     directory = os.open(watch.directory, os.O_RDONLY)
     try:
@@ -195,7 +196,7 @@ def one_at_a_time(watch: FileWatch, *, patience_s: float) -> Iterator[None]:
 
 
 def rewrite_log(watch: FileWatch) -> None:
-    """Write each byte of the log again, in place, and sync the log, so that the kernel has to write all of it.
+    """Write each byte of the log again, in place, and sync the log, so that the kernel has to write the whole log.
 
     The caller holds SQLite's write lock, so no other process appends to the log. Readers find the same bytes.
     """
@@ -209,7 +210,7 @@ def rewrite_log(watch: FileWatch) -> None:
             offset += os.pwrite(log, chunk, offset)
         _disk.sync(log)
     finally:
-        os.close(log)  # this releases no lock: SQLite locks the database and the index only
+        os.close(log)  # closing the log releases no lock, because SQLite locks only the database and the index
     _disk.sync_directory(watch.directory)
 
 
@@ -217,4 +218,4 @@ def log_failure(watch: FileWatch, error: OSError) -> OSError | StoreStopped:
     """Return the error to raise when `rewrite_log` has failed while other stores may have the database open."""
     if _disk.says_nothing_about_the_disk(error):
         return error
-    return watch.stop(f"its log cannot be written and synced ({error.strerror})")
+    return watch.stop(f"the log cannot be written and synced ({error.strerror})")

@@ -1,4 +1,4 @@
-"""The queue of the thread that writes: jobs from threads and event loops, and the outcome of each."""
+"""The queue of the thread that writes. Threads and event loops add jobs, and each job gets an outcome."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Job(Generic[T]):
-    """Work for the writer. The outcome goes to `future`, in the event loop `loop`, or to a waiting thread.
+    """Work for the writer. The outcome goes to `future` in the event loop `loop`, or to a waiting thread.
 
     The writer sets `answer` or `error` before the commit, and settles the job after it.
     """
@@ -46,7 +46,7 @@ class Job(Generic[T]):
         return self.answer
 
     def settle(self) -> None:
-        """Give the outcome to the caller. A future gets it in the thread of its loop, unless it is cancelled."""
+        """Give the outcome to the caller. A future that is not cancelled gets the outcome in the thread of its loop."""
         if self.loop is None:
             self._unsettled.release()
         elif self.future.done():
@@ -62,9 +62,9 @@ class Job(Generic[T]):
 class Jobs:
     """The jobs that wait for one writer.
 
-    A thread wakes the writer for each job. An event loop wakes it once, at the end of an iteration of the loop. If the
-    writer and the loop ran at the same time, both would be slower, and 64 packets would take 1.3 times as long. If the
-    loop ends in that iteration, the job waits until the next job is added.
+    A thread wakes the writer for each job. An event loop wakes the writer once, at the end of an iteration of the loop.
+    If the writer and the loop ran at the same time, both would be slower, and 64 packets would take 1.3 times as long.
+    If the loop ends in that iteration, the job waits until another job is added.
     """
 
     def __init__(self) -> None:
@@ -82,13 +82,14 @@ class Jobs:
             raise StoreUnavailable(f"{STORE_QUEUE_MAX} updates are already waiting: repeat the call later")
         if job.loop is not None and self._loop is not job.loop:
             job.loop.call_soon(self._end_turn)
-            self._loop = job.loop  # set last: after an interrupt before this line, the next job calls `call_soon` again
+            # Set `_loop` last, so that after an interrupt before this line the next job calls `call_soon` again.
+            self._loop = job.loop
         self._waiting.append(job)
         if job.loop is None:
             self._wake()
 
     def end(self) -> None:
-        """Let the writer end when it has done the waiting jobs. Do not add a job after this call."""
+        """Let the writer end after the waiting jobs. Do not add a job after this call."""
         self._is_at_end = True
         self._wake()
 
@@ -99,7 +100,7 @@ class Jobs:
         return list(self.take_more(0))
 
     def take_more(self, taken: int) -> Iterator[Job[Any]]:
-        """Yield waiting jobs until the batch is full. It already has `taken` jobs. Never wait."""
+        """Yield waiting jobs until the batch, which already has `taken` jobs, is full. Never wait."""
         while taken < STORE_BATCH_MAX and self._waiting:
             yield self._waiting.popleft()
             taken += 1

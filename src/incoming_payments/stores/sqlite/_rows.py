@@ -1,8 +1,8 @@
-"""Values to rows and back, and every SQL statement on them. Each statement finds its rows by primary key or index.
+"""Convert values to rows and rows to values. Every SQL statement finds its rows by primary key or index.
 
 Amounts are decimal text, because an unsigned 64-bit integer does not fit SQLite's integers and an auditor must be able
-to read them. Times are microseconds since 1970. Rows become values through the constructors of the domain, so a row
-that is no valid value raises `StoreUnusable`.
+to read them. Times are microseconds since 1970. Rows become values through the constructors of the domain, so an
+invalid row raises `StoreUnusable`.
 """
 
 import sqlite3
@@ -67,7 +67,7 @@ class Rows:
         self.connection = connection
 
     def payment(self, id: PaymentId) -> IncomingPayment:
-        """Return the payment `id`. Raises `PaymentNotFound`, or `StoreUnusable` when the row is no valid payment."""
+        """Return the payment `id`. Raises `PaymentNotFound`, or `StoreUnusable` when the row is not a valid payment."""
         row = self.connection.execute(_SELECT_PAYMENT, (id,)).fetchone()
         if row is None:
             raise self._not_found(id)
@@ -108,7 +108,7 @@ class Batch(Rows):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
-        # Each payment as it was read, and as it is after the updates
+        # each payment as it was read, and after the updates
         self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}
         self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
         self._events: list[Event] = []
@@ -120,7 +120,7 @@ class Batch(Rows):
         return super().payment(id) if change is None else change[1]
 
     def credit(self, payment: IncomingPayment, id: CreditId) -> Credit | None:
-        """Return the credit `id` of `payment`, if it exists. Raises `StoreUnusable` when the row is no valid credit."""
+        """Return the credit `id` of `payment`, if it exists. Raises `StoreUnusable` when the row is invalid."""
         key = (payment.terms.id, id)
         waiting = self._credits.get(key)
         if waiting is not None:
@@ -140,7 +140,7 @@ class Batch(Rows):
         self._events += decision.events
 
     def update(self, before: IncomingPayment, after: IncomingPayment, decision: Decision[Any]) -> None:
-        """Replace the payment `before`, which the method `payment` has returned, by `after`.
+        """Replace the payment `before` by `after`. The method `payment` has returned `before`.
 
         Add the credit and the events of `decision`.
         """
@@ -154,8 +154,8 @@ class Batch(Rows):
     def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:
         """Return whether `key` is used for the first time.
 
-        Raises `ClockBehind`, and `StoreUnavailable` when the table is full. A call that raises may have removed expired
-        nonces, but has changed nothing else.
+        Raises `ClockBehind`, and `StoreUnavailable` when the table is full. A call that raises an error may have
+        removed expired nonces, but has changed nothing else.
         """
         end, at = _micros(until), _micros(now)
         row = self.connection.execute(_SELECT_NONCE, (key,)).fetchone()
@@ -168,7 +168,7 @@ class Batch(Rows):
         ended = [until for (until,) in self.connection.execute(_SWEEP_NONCES, (at, NONCES_SWEPT_MAX))]
         held, swept_until = held - len(ended), max([swept_until, *ended])
         self._nonces = held, swept_until
-        # A call may have an earlier `now` than the previous call, which may have removed this key.
+        # An earlier call with a later `now` may have removed this key.
         check_nonce_time(until, _time(swept_until), now)
         check_nonce_capacity(held, capacity)
         self.connection.execute(_INSERT_NONCE, (key, end))

@@ -3,12 +3,12 @@
 import re
 from typing import Final
 
-APPLICATION_ID: Final = int.from_bytes(b"IPay")  # `file` and the store recognise the file by this number in the header
+APPLICATION_ID: Final = int.from_bytes(b"IPay")  # the number in the header of every database file
 VERSION: Final = 1
 
 # Amounts are minor units of the asset as decimal text. Times are microseconds since 1970 in UTC.
 STATEMENTS: Final = (
-    # `sweep_at` is `expires_at` until the expiry is announced, and NULL otherwise.
+    # `sweep_at` is equal to `expires_at` until the expiry is announced, and NULL after that.
     """
     CREATE TABLE payments (
         id TEXT PRIMARY KEY NOT NULL,
@@ -72,11 +72,12 @@ STATEMENTS: Final = (
     # The used nonces. A nonce is kept until its signature is too old.
     "CREATE TABLE nonces (key TEXT PRIMARY KEY NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE INDEX nonces_to_sweep ON nonces (until)",
-    # `held` is the number of nonces: counting the rows would take time linear in their number. Nonces with `until` up
-    # to `swept_until` may have been removed.
+    # `held` is the number of nonces, because counting the rows would take time linear in their number. Nonces with
+    # `until` up to `swept_until` may have been removed.
     "CREATE TABLE nonce_count (held INTEGER NOT NULL CHECK (held >= 0), swept_until INTEGER NOT NULL) STRICT",
     "INSERT INTO nonce_count (held, swept_until) VALUES (0, 0)",
 )
 _CREATE: Final = re.compile(r"CREATE (TABLE|INDEX) (\w+)")
-# The tables and indexes, as "table payments". Queries name indexes, and fail if such an index is missing.
+# The names of the tables and indexes, such as "table payments". Queries name indexes, and fail if such an index is
+# missing.
 PARTS: Final = tuple(f"{found[1].lower()} {found[2]}" for text in STATEMENTS if (found := _CREATE.search(text)))

@@ -1,4 +1,4 @@
-"""Refuse a database with a second name: each name would get a log of its own, and commits would be lost."""
+"""Refuse a database with a second name, because each name would get its own log, and commits would be lost."""
 
 import os
 import re
@@ -8,9 +8,9 @@ from typing import Final
 
 from incoming_payments.errors import StoreUnusable
 
-_MOUNTS: Final = "/proc/self/mountinfo"  # Linux only; https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html
+_MOUNTS: Final = "/proc/self/mountinfo"  # https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html
 _MOUNT_POINT: Final = 4  # the index of the mount point among the fields of a line
-_OCTAL: Final = re.compile(rb"\\([0-7]{3})")  # a space, tab, line break or backslash in a path
+_OCTAL: Final = re.compile(rb"\\([0-7]{3})")  # the octal form of a space, tab, line break or backslash in a path
 
 
 def refuse_second_names(paths: Iterable[str]) -> None:
@@ -35,6 +35,6 @@ def _mount_points() -> frozenset[str]:
     try:
         with open(_MOUNTS, "rb") as file:
             fields = [line.split(b" ")[_MOUNT_POINT] for line in file]
-    except OSError:  # not Linux, or there is no /proc
+    except OSError:  # the system is not Linux, or has no /proc
         return frozenset()
     return frozenset(os.fsdecode(_OCTAL.sub(lambda code: bytes([int(code[1], 8)]), field)) for field in fields)

@@ -8,8 +8,8 @@ class SlowReads:
 
     After slow reads, the next reads have to use other threads for some time. So slow reads take at most the share
     `limits.STORE_SLOW_READS_SHARE_MAX` of the time of a loop. Slow reads in a row take at most
-    `limits.STORE_SLOW_READS_S_MAX` seconds, and the time of one more read. A read is known to be slow only when it has
-    ended. So a disk that does not answer blocks a loop once, until the disk answers.
+    `limits.STORE_SLOW_READS_S_MAX` seconds, plus the time of one more read. The time of a read is known only when the
+    read has ended. So a disk that does not answer blocks a loop once, until the disk answers.
     """
 
     def __init__(self) -> None:

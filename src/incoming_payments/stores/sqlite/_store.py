@@ -47,24 +47,25 @@ class _Store:
 class SqliteStore(_Store):
     """A `PaymentStore` in the SQLite file `path`, which the constructor creates when it does not exist.
 
-    `busy_s` is how many seconds a call waits while another process locks the file, at most `limits.STORE_BUSY_S_MAX`.
-    The same directory has its log (`-wal`), the index of the log (`-shm`) and a lock file (`-lock`).
+    While another process locks the file, a call waits for at most `busy_s` seconds. The greatest allowed value is
+    `limits.STORE_BUSY_S_MAX`. The log (`-wal`), the index of the log (`-shm`) and a lock file (`-lock`) are in the same
+    directory as the database.
 
     Every method may raise:
 
     - `StoreUnavailable`: too many calls wait, the file is locked for longer than `busy_s`, or the disk is full or
       cannot be read. Repeat the same call later.
-    - `StoreStopped`: a write to the disk failed, or the files were removed, replaced or shortened. The store refuses
-      every call from then on, in every process that has the file open. End these processes and start again. `on_stop`
-      is called once with this error, in any thread, so that a program can end.
-    - `StoreUnusable`: the file is no database, belongs to another application, has another schema version, lacks a
+    - `StoreStopped`: a write to the disk failed, or the files were removed, replaced or shortened. After that, the
+      store refuses every call, in every process that has the file open. End these processes and start again. The store
+      calls `on_stop` once with this error, in any thread, so that a program can end.
+    - `StoreUnusable`: the file is not a database, belongs to another application, has another schema version, lacks a
       table or is damaged, or the store is closed.
 
-    The constructor raises the same errors, and `ConfigurationError` for an invalid `path`, `busy_s` or `observer`,
-    which gets a `StoreBatch` for each commit.
+    The constructor raises the same errors, and `ConfigurationError` for an invalid `path`, `busy_s` or `observer`. The
+    observer gets a `StoreBatch` for each commit.
 
-    A store that is opened before `os.fork` works in parent and child: see `_engine`. Keep the file on a local disk,
-    because locks of network file systems are unreliable.
+    A store that is opened before `os.fork` works in both parent and child (see `_engine`). Keep the file on a local
+    disk, because locks of network file systems are unreliable.
 
     >>> import tempfile
     >>> from incoming_payments.testing import a_creation
@@ -95,10 +96,10 @@ class SqliteStore(_Store):
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None = None) -> T:
         """Load, decide and store in one transaction, and return the decision's answer when it is on the disk.
 
-        `decide` runs in the transaction, in the thread that writes. The store may repeat the transaction, and then
-        calls `decide` again. `decide` must not call the store: such a call raises `StoreUnavailable`. A signal handler
-        must not call the store either, because the interrupted call may hold a lock. An interrupt, such as
-        `KeyboardInterrupt`, ends the call and not the update. The update may be committed before or after the
+        `decide` runs in the transaction, in the thread that writes. If the store repeats the transaction, it calls
+        `decide` again. `decide` must not call the store: such a call raises `StoreUnavailable`. A signal handler must
+        not call the store either, because the interrupted call may hold a lock. An interrupt, such as
+        `KeyboardInterrupt`, ends the call, but not the update. The update may be committed before or after the
         interrupt, so repeat the call.
 
         Raises `PaymentNotFound`, and the exceptions of `decide`.
@@ -118,7 +119,7 @@ class SqliteStore(_Store):
 
         Usually, every page takes the same time, however deep in the list. If the query filters by state, or by client
         without a wallet address, a page can take longer, because the store skips the payments that do not match. The
-        store then uses several reads, and reads a payment that changes between two of them only once.
+        store then uses several reads, and returns a payment that changes between two reads only once.
         """
         scan = Scan(query)
         while not scan.is_done:
@@ -133,11 +134,11 @@ class SqliteStore(_Store):
     def backup(self, target: str | os.PathLike[str]) -> None:
         """Write a copy of the database to the new file `target`, and read it back to verify it.
 
-        The copy is one file and holds everything that was acknowledged before the call. The store works during the
-        copy, but its log grows until the copy is complete. Never copy the files of an open database by other means,
-        least of all in the same process: closing any descriptor of the file drops SQLite's locks, and commits are
-        lost without an error. Raises `BackupFailed`, and leaves no file at `target`, when `target` exists or cannot
-        be written, or when the copy reads back with other content.
+        The copy is one file. It holds all data that the store acknowledged before the call. The store works during the
+        copy, but its log grows until the copy is complete. Never copy the files of an open database by other means. In
+        the same process this is worst: closing any descriptor of the file drops SQLite's locks, and commits are lost
+        without an error. Raises `BackupFailed` when `target` exists or cannot be written, or when the data read back
+        differs from the database. No new file is then left at `target`.
         """
         self._engine.read(lambda rows: back_up(rows.connection, target, self._engine.check_answer))
 
@@ -176,7 +177,8 @@ class AsyncSqliteStore(_Store):
     async def load(self, id: PaymentId) -> IncomingPayment:
         """Await the result of `SqliteStore.load`."""
         query = partial(_load, id)
-        # In the thread of the loop, a signed get takes two thirds of the processor time (docs/reports/speed.md).
+        # A read in the thread of the loop reduces the processor time of a signed get by a third
+        # (docs/reports/speed.md).
         payment = self._engine.read_at_once(query)
         return await self._read(query) if payment is None else payment
 
@@ -230,7 +232,7 @@ class AsyncSqliteStore(_Store):
 class SqliteNonces:
     """A `Nonces` port in the file of `store`. The port keeps the store open.
 
-    All processes on that file share the nonces. It holds at most `capacity` keys; a further key raises
+    All processes that open the file share the nonces. The file holds at most `capacity` keys. A further key raises
     `StoreUnavailable`. Raises `InvalidValue` for a capacity below one.
     """
 
@@ -241,7 +243,7 @@ class SqliteNonces:
         self._capacity = checked_capacity(capacity)
 
     def use(self, key: str, until: datetime, now: datetime) -> bool:
-        """Return whether `key` is used for the first time, after the nonce is on the disk.
+        """Write `key` to the disk, and return whether it is used for the first time.
 
         Raises the errors of the store.
         """

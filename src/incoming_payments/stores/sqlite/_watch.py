@@ -2,18 +2,19 @@
 
 The kernel reports a failed write once, and then treats the data as written. A second `fsync` succeeds, and every
 process that reads the file gets the data from memory. So after a failed write or sync, no process can trust the file
-before its contents are on the disk. The store follows these rules:
+until its contents are on the disk. The store follows these rules:
 
 - After a failed write, sync or truncation the store stops. It refuses every call, and never writes again.
-- The stop applies to every process that has the file open: the process finds a mark in the lock file beside the
+- The stop applies to every process that has the file open. Each process finds a mark in the lock file beside the
   database.
 - The store also stops when one of its files is removed, replaced or shortened while it is open.
-- Before its first answer, each process writes the log to the disk: see `_opening`.
-- A checkpoint whose sync may be unfinished stops the store: see `_checkpoint`.
+- Before its first answer, each process writes the log to the disk (see `_opening`).
+- A checkpoint whose sync may be unfinished stops the store (see `_checkpoint`).
 - A process that is killed in the middle of a commit leaves that commit in the log. The other processes do not see that
   commit, but a process that later recovers the log does. A credit that was refused in the meantime would then appear.
-  So each connection that commits leaves its tag in the lock file. If it finds the tag of another connection there, it
-  also writes the first page of the database. This page overwrites an unfinished commit in the log.
+  So each connection writes its tag to the lock file when it commits. If the lock file has the tag of another
+  connection, the connection also writes the first page of the database. This page overwrites an unfinished commit in
+  the log.
 """
 
 import contextlib
@@ -40,7 +41,7 @@ OnStop = Callable[[StoreStopped], object]
 
 
 class FileWatch:
-    """Watches the files of one database for one open store. Methods raise `StoreStopped` once the store has stopped."""
+    """A watch over the files of one database, for one open store. Methods of a stopped store raise `StoreStopped`."""
 
     def __init__(self, path: Path, on_stop: OnStop | None = None) -> None:
         # Paths as text: `os.stat` is called for each commit and read, and takes twice as long with a `Path`.
@@ -53,7 +54,7 @@ class FileWatch:
         self._on_stop = on_stop
         self._database: _disk.Identity | None = None
         self._database_bytes = 0
-        self._index: _disk.Identity | None = None  # the index of the log while this process has a connection open
+        self._index: _disk.Identity | None = None  # the index of the log, or `None` while no connection is open
         self._why: str | None = None  # the reason why the store has stopped
         self._guard = threading.Lock()  # the lock for `_why` and `lock`
 
@@ -64,7 +65,7 @@ class FileWatch:
 
     @property
     def is_open(self) -> bool:
-        """Whether the store has been opened. After that, `check` finds out whether the store must stop."""
+        """Whether the store has been opened."""
         return self._database is not None
 
     def after_fork_in_child(self) -> None:
@@ -72,7 +73,7 @@ class FileWatch:
         self._guard = threading.Lock()
 
     def close(self) -> None:
-        """Release the lock. A stopped store keeps it until its process ends."""
+        """Release the lock. A stopped store keeps the lock until its process ends."""
         with self._guard:
             if not self.is_stopped:
                 self.lock.close()
@@ -82,7 +83,7 @@ class FileWatch:
         with self._guard:
             if self._why is not None:
                 return self.refusal()
-            # If this write fails too, the other processes get the same error from the disk.
+            # If this write fails too, the other processes get the same error from the disk themselves.
             with contextlib.suppress(OSError):
                 self.lock.shorten_text(Text.STOPPED)
             self._why = why  # set last, so that an interrupted call can be repeated
@@ -95,10 +96,10 @@ class FileWatch:
         return self.refusal()
 
     def refusal(self) -> StoreStopped:
-        """The error that every call of a stopped store raises."""
+        """Return the error that every call of a stopped store raises."""
         return StoreStopped(
-            f"the store of {self.path} has stopped: {self._why}. It acknowledges nothing more. Check the disk and the "
-            "files, end every process that uses the database, and start again"
+            f"the store of {self.path} has stopped: {self._why}. The store accepts no more calls. "
+            "Check the disk and the files, end every process that uses the database, and start again"
         )
 
     def note_database(self) -> None:
@@ -124,9 +125,10 @@ class FileWatch:
     def check_answer(self) -> None:
         """Raise `StoreStopped` when the data that was read may be older than the data on the disk.
 
-        A checkpoint in progress may have lost pages that an earlier checkpoint has copied, so wait until it has ended.
-        If its process has stopped or was killed, refuse the answer. Raises `BlockingIOError` when the checkpoint takes
-        longer than `limits.STORE_BUSY_S_MAX`. No thread calls this in the middle of its own checkpoint.
+        A checkpoint in progress may have lost pages that an earlier checkpoint has copied, so wait until the checkpoint
+        has ended. If its process has stopped or was killed, refuse the answer. Raises `BlockingIOError` when the
+        checkpoint takes longer than `limits.STORE_BUSY_S_MAX`. A thread must not call this function during its own
+        checkpoint.
         """
         deadline = time.monotonic() + STORE_BUSY_S_MAX
         while self._may_lack_pages():
@@ -137,21 +139,21 @@ class FileWatch:
                 except BlockingIOError:
                     if time.monotonic() >= deadline:
                         raise
-                else:  # read the state again before another checkpoint can begin
+                else:  # read the state again while the lock keeps other checkpoints from beginning
                     if self._may_lack_pages():
                         raise self.stop(KILLED_IN_SYNC)
                     return
             time.sleep(_POLL_S)
 
     def _may_lack_pages(self) -> bool:
-        state = self.lock.checkpoints()  # read this before the mark, because a store that stops removes it
+        state = self.lock.checkpoints()  # read the state before the mark, because a store that stops removes the state
         self.check_mark()
         return state is Checkpoints.SYNCING
 
     def check(self) -> None:
-        """Make the other checks, and raise `StoreStopped` also when the lock file was removed or replaced.
+        """Raise `StoreStopped` when a store has stopped, or when a file was removed, replaced or shortened.
 
-        Without the lock file, a new process does not know that the database is open.
+        The lock file must be in place too, because it shows a new process that the database is open.
         """
         self.check_answer()
         if not self.lock.is_in_place():
@@ -171,7 +173,7 @@ class FileWatch:
 
     def check_database(self) -> None:
         """Raise `StoreStopped` when the database was removed, replaced or shortened."""
-        known_bytes = self._database_bytes  # read this first, because another thread may then see a file that has grown
+        known_bytes = self._database_bytes  # read first, because another thread may update the size
         database = _disk.stat(self.path)
         if database is None or _disk.identity(database) != self._database:
             raise self.stop(f"{self.path} was removed or replaced while it was open")

@@ -1,8 +1,8 @@
-"""Group commit: many updates in one transaction, each with its own outcome.
+"""Commit many updates in one transaction, each with its own outcome (group commit).
 
-The writer takes all waiting jobs, runs them one after the other in one transaction, commits once, and only then
-answers. So an answer is durable, and concurrent callers share the cost of one disk sync. Jobs that arrive while the
-writer waits for SQLite's write lock belong to the same batch. This rule gives 1.2 times as many creates per second,
+The writer takes all waiting jobs, runs them one after the other in one transaction, and commits once. Then it answers.
+So an answer is durable, and concurrent callers share the cost of one disk sync. Jobs that arrive while the
+writer waits for SQLite's write lock belong to the same batch. This rule allows 1.2 times as many creates per second,
 with two processes and 16 creates in flight (benchmark `http`).
 
 A failure costs as few callers as possible:
@@ -12,7 +12,7 @@ A failure costs as few callers as possible:
   change nothing themselves, so they can run twice.
 - An error of the disk rolls the batch back, and all its callers get the error. Another attempt would only make them
   wait longer for the same answer. The next batch opens a new connection.
-- A lost write stops the store: see `_watch`.
+- A lost write stops the store (see `_watch`).
 """
 
 import logging
@@ -39,7 +39,7 @@ logger = logging.getLogger("incoming_payments.stores.sqlite")
 
 
 class DecideRaised(Exception):
-    """The exception of a function that a caller gave. Only that caller gets it."""
+    """The exception of a caller's own function. Only that caller gets the exception."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -48,8 +48,9 @@ class DecideRaised(Exception):
 class Writer:
     """The one thread that writes, with its queue and its connection.
 
-    It opens the connection when it needs one, and drops it after a failure. Callers wait for their jobs in threads of
-    their own. So an interrupt, such as `KeyboardInterrupt`, ends the wait of a caller and never a transaction.
+    The thread opens its connection for the first job, and replaces it after a failure. Callers wait for their jobs in
+    threads of their own. So an interrupt, such as `KeyboardInterrupt`, ends the wait of a caller and never a
+    transaction.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class Writer:
         report: Reporter | None,
         without_reads: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        """Start the thread. Raises `StoreUnavailable` when the system refuses another thread."""
+        """Start the thread. Raises `StoreUnavailable` when the operating system refuses another thread."""
         self.jobs = Jobs()
         self._file = file
         self._report = report
         self._without_reads = without_reads
         self._open: _Connection | None = None
-        self._is_at_jobs = False  # whether one job can be the cause of a failure
+        self._is_at_jobs = False  # whether one of the jobs can be the cause of a failure
         self._ended = threading.Event()  # set after the thread has closed its connection
         # A daemon thread lets a process end without closing the store. That is safe, because acknowledged updates are
         # on the disk.
@@ -103,7 +104,7 @@ class Writer:
             self._ended.set()
 
     def _run(self, jobs: list[Job[Any]], *, may_add: bool) -> None:
-        """Commit the work of `jobs`, together if possible, and give each its outcome. `may_add` adds later jobs."""
+        """Commit the work of `jobs`, together if possible, and settle them. If `may_add` is true, add later jobs."""
         begin_s, outcome = time.perf_counter(), "committed"
         try:
             self._transact(jobs, may_add=may_add)
@@ -114,8 +115,10 @@ class Writer:
                 for job in jobs:
                     self._run([job], may_add=False)
                 return
-            if not self._is_at_jobs and isinstance(explained, BrokenDecision):  # the commit may have succeeded
-                explained = StoreUnavailable(f"an update ended before its outcome was known ({error!r}): repeat it")
+            if not self._is_at_jobs and isinstance(explained, BrokenDecision):  # the job may be committed
+                explained = StoreUnavailable(
+                    f"an update was interrupted before its outcome was known ({error!r}): repeat the update"
+                )
             outcome = explained.code
             for job in jobs:
                 job.error = type(explained)(explained.description)
@@ -123,7 +126,7 @@ class Writer:
         duration_s = time.perf_counter() - begin_s
         deliver(jobs)
         if self._report is not None:
-            with suppress(BaseException):  # a `SystemExit` of the observer must not end the thread that all others need
+            with suppress(BaseException):  # a `SystemExit` of the observer must not end this thread
                 self._report(StoreBatch(size=len(jobs), outcome=outcome, duration_s=duration_s))
 
     def _transact(self, jobs: list[Job[Any]], *, may_add: bool) -> None:
@@ -150,7 +153,7 @@ class Writer:
         self._open.commits += 1
 
     def _disconnect(self) -> None:
-        """Close the connection, if there is one. SQLite rolls back what is not committed."""
+        """Close the connection, if there is one. SQLite rolls back an open transaction."""
         if self._open is not None:
             self._open.log.close()
             self._file.disconnect(self._open.connection)
@@ -165,7 +168,7 @@ class Writer:
             raise
 
     def _keep_log_short(self) -> None:
-        """Copy the log into the database when it is long enough. The callers already have their answers."""
+        """Copy the log into the database when the log is long enough. The callers already have their answers."""
         open = self._open
         if open is None:
             return
@@ -182,12 +185,12 @@ class Writer:
         """Return the answer of `copy`, or `None` after an error. A lost write stops the store."""
         try:
             open.connection.rollback()
-            open.log.check_names()  # another process may have replaced the log without a trace
+            open.log.check_names()  # another program may have replaced the log unnoticed
             return copy(open.connection)
         except Exception as error:  # noqa: BLE001 - it must not end the thread that all callers need
             is_passing = isinstance(error, sqlite3.Error) and is_busy(error)
             if not is_passing and not isinstance(self._file.explain(error), StoreStopped):
-                text = "the log could not be copied into the database: %s"
+                text = "the log could not be copied into the database, and the next checkpoint tries again: %s"
                 log_event(logger, logging.WARNING, LogEvent.CHECKPOINT_FAILED, text, error)
             return None
 
@@ -195,10 +198,10 @@ class Writer:
         return self._file.copy_log(connection, patience_s=COPY_S_MAX)
 
     def _empty_log(self, connection: sqlite3.Connection) -> Copied:
-        """Copy the rest of the log and empty it.
+        """Copy the rest of the log, and empty the log.
 
-        SQLite can write the log from the beginning only when no reader uses it. The readers of this process are held
-        back, because SQLite would wait for ever for readers that overlap without a gap.
+        SQLite can write the log from the beginning only when no reader uses the log. So this function holds back the
+        readers of this process: if reads always overlapped, SQLite would wait for ever.
         """
         deadline_s = time.monotonic() + STORE_TRUNCATE_MS_MAX / 1000
         with self._without_reads():
@@ -219,13 +222,13 @@ class _Connection:
     def __init__(self, connection: sqlite3.Connection, log: LogWatch) -> None:
         self.connection = connection
         self.log = log
-        self.log_bytes = 0  # the size of the log file; SQLite may use only its beginning
+        self.log_bytes = 0  # the size of the log file, of which SQLite may use only the beginning
         self.truncate_at_bytes = STORE_LOG_BYTES_MAX
         self.commits = 0  # commits since the last checkpoint
-        self.checkpoint_at_commits = 16  # the initial value
+        self.checkpoint_at_commits = 16  # the initial number, which `plan_checkpoint` replaces
 
     def plan_checkpoint(self, frames: int) -> None:
-        """Plan the next checkpoint for a log of about `STORE_LOG_FRAMES_MAX` frames.
+        """Plan the next checkpoint for the time when the log has about `STORE_LOG_FRAMES_MAX` frames.
 
         The last checkpoint found `frames`.
         """

@@ -43,13 +43,13 @@ _AUTHORIZED: Final = (("Authorization", f"GNAP {TOKEN}"),)
 class Create(Operation):
     """A signed request to create a payment.
 
-    With an idempotency key, the client repeats the request until it gets an answer.
+    If the request has an idempotency key, the client repeats the request until it gets an answer.
     """
 
     limit: int | None
     expires_at: datetime | None
     nonce: str | None
-    uses: int  # how often the traffic uses the new payment
+    uses: int  # the number of times that the traffic uses the new payment
     idempotency_key: str | None = None
     first_answer: PaymentView | None = None
 
@@ -90,9 +90,10 @@ class Create(Operation):
                 require(before_insert and task.refusal is None, "the quota was checked after the approval")
                 return True
             if task.refusal is not None:
-                require(before_insert, "a payment was inserted that the host did not approve")
+                require(before_insert, "the service inserted a payment that the host did not approve")
                 require(type(error) is task.refusal.error, f"a create ended with {error!r}, not {task.refusal.kind}")
-                return self.idempotency_key is None  # the refusal did not use the key, so a repeat can be approved
+                # the refusal did not use the key, so a repeated request can be approved
+                return self.idempotency_key is None
             late = (
                 self.expires_at is not None
                 and self.expires_at <= max(task.now, task.clock())
@@ -156,7 +157,9 @@ class Get(Operation):
         received, state = task.seen
         found = (answer.received_amount.value, answer.completed, bool(answer.methods))
         expected = (received, state == "completed", state in {"pending", "processing"})
-        require(found == expected, f"a get should return received, completed and methods {expected}, not {found}")
+        require(
+            found == expected, f"a get should return received, completed and methods {expected}, but returned {found}"
+        )
         check_total(world, task, self.id, received, completed=answer.completed)
         return True
 
@@ -178,7 +181,7 @@ class GetPublic(Operation):
             return check_error(task, error)
         assert task.seen is not None  # noqa: S101 - the flow has loaded the payment
         found, expected = answer.received_amount.value, task.seen[0]
-        require(found == expected, f"a public get should return received {expected}, not {found}")
+        require(found == expected, f"a public get should return received {expected}, but returned {found}")
         check_total(world, task, self.id, found, completed=None)
         return True
 
@@ -206,8 +209,11 @@ class Complete(Operation):
         if error is not None:
             return check_error(task, error)
         ledger = world.state.ledgers.get(self.id)
-        require(ledger is not None and ledger.completed, "the answer says completed, but the payment is not")
-        require(answer.completed, "the answer to a complete request says that the payment is not completed")
+        require(
+            ledger is not None and ledger.completed,
+            "the answer shows a completed payment, but the payment is not completed",
+        )
+        require(answer.completed, "the answer to a complete request shows a payment that is not completed")
         check_total(world, task, self.id, answer.received_amount.value, completed=True)
         return True
 
@@ -217,7 +223,7 @@ class Complete(Operation):
 
 @define(eq=False)
 class List(Operation):
-    """A page of a list: all payments of the client, or, for the host, the payments in one state."""
+    """A request for a page of a list, of all payments of the client or, by the host, of the payments in one state."""
 
     limit: int
     cursor: PaymentId | None

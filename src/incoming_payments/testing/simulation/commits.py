@@ -21,17 +21,17 @@ from incoming_payments.testing.simulation.operation import Process, Task
 from incoming_payments.testing.simulation.state import SimulationState
 from incoming_payments.testing.simulation.store_calls import StoreCaller, call_update, deciding_twice, recording
 
-OVERLAP_S: Final = 0.005  # how long the first of two concurrent updates waits for the second update
+OVERLAP_S: Final = 0.005  # the time for which the first of two concurrent updates waits for the second update
 UNAPPROVED: Final = Expected("packet needs the approval of the host", ApprovalRequired)
 _NOT_FOUND: Final = Expected("update refused: no such payment", PaymentNotFound)
 
 
 class _RolledBack(Exception):
-    """Raised by a decision so that the store discards its transaction."""
+    """The exception that a decision raises so that the store discards its transaction."""
 
 
 class Commits:
-    """Executes `InsertPayment` and `UpdatePayment` effects without injected failures, and checks the results."""
+    """An executor of `InsertPayment` and `UpdatePayment` effects, which checks the results and injects no failure."""
 
     def __init__(self, state: SimulationState, caller: StoreCaller, tasks: Sequence[Task]) -> None:
         self._state = state
@@ -46,13 +46,13 @@ class Commits:
             self.commit_all([task])
 
     def commit_all(self, tasks: Sequence[Task]) -> None:
-        """Execute the updates of `tasks`. An async store can put them into one batch."""
+        """Execute the updates of `tasks`. An async store can combine the updates in one batch."""
         order: list[Task] = []
         outcomes = [call_update(task, self._decision(task, order if len(tasks) > 1 else None)) for task in tasks]
         self._check_all(tasks, self._caller.wait_all(outcomes), order)
 
     def roll_back(self, task: Task) -> None:
-        """Have the store decide, then abort the transaction. Set the task's error if the decision was a refusal."""
+        """Let the store decide, then abort the transaction. If the decision was a refusal, set the task's error."""
         effect = task.effect
         if type(effect) is InsertPayment:
             return
@@ -82,7 +82,7 @@ class Commits:
     def commit_concurrently(self, task: Task, other: Task) -> None:
         """Start the update of `other` in a second thread while the decision of `task` runs.
 
-        A store with a lock makes the second update wait until the first is done. A store that accepts the second
+        A store with a lock lets the second update wait until the first update is done. A store that accepts the second
         update first must decide the first update again.
         """
         self._state.count("two concurrent updates of one payment")
@@ -101,7 +101,7 @@ class Commits:
             return task.effect.decide(payment, earlier)  # type: ignore[no-any-return]
 
         outcomes[0] = call_update(task, recording(order, task, decide))
-        if thread.ident is None:  # the store has failed before it called `decide`
+        if thread.ident is None:  # the store failed before it called `decide`
             thread.start()
         thread.join()
         self._check_all([task, other], [outcomes[0], outcomes[1]], order)
@@ -143,7 +143,7 @@ class Commits:
         ledger.compare(payment)
 
     def check_key(self, key: str, found: KeyedCreation | None) -> None:
-        """Raise `Mismatch` unless `found` is the record of the payment that `key` has created, if there is one."""
+        """Raise `Mismatch` unless `found` is the record of the payment that `key` created, or `None`."""
         created, _ = self._state.keys.get(key, (None, b""))
         answered = None if found is None else found.payment
         require(answered == created, f"the key {key} created the payment {created}, but the store answers {answered}")
@@ -158,7 +158,7 @@ class Commits:
     # --- updates -----------------------------------------------------------------------------------------
 
     def _compete(self, task: Task, other: Task) -> bool:
-        """Return whether both updates would change the payment as it is now."""
+        """Return whether both updates would change the current payment."""
         id = task.effect.id
         if (
             other.done
@@ -171,8 +171,7 @@ class Commits:
         return all(expected.record is not None for expected in results)
 
     def _decision(self, task: Task, order: list[Task] | None) -> Decide[Any]:
-        """Return the decision of `task`, which sometimes runs twice. If `order` is given, the decision adds `task`
-        to it."""
+        """Return the decision of `task`, which sometimes runs twice, and adds `task` to `order` if it is given."""
         decide: Decide[Any] = task.effect.decide
         if self._state.injects_faults and self._state.roll() < 0.03:
             self._state.count("store decided twice")
@@ -228,7 +227,7 @@ class Commits:
             task.seen = (ledger.received, ledger.state(task.now))
 
     def _has_event(self, task: Task, ledger: Ledger, expected: Expected) -> bool:
-        """Return whether the store raised an error but committed the update. The store then has the next event."""
+        """Return whether the store raised an error but committed the update, so that the next event is stored."""
         events = self._caller.inspect(task.process.store.events, ledger.id)
         place = len(ledger.events)
         total = ledger.received if expected.total is None else expected.total

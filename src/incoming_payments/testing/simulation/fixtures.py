@@ -1,4 +1,4 @@
-"""The fixed values of every simulation: one wallet address, one client, two peers and the service's configuration."""
+"""The fixed values of every simulation: a wallet address, a client, two peers and the service's configuration."""
 
 from datetime import timedelta
 from typing import Final
@@ -25,7 +25,7 @@ MARGIN: Final = timedelta(seconds=1)  # the time that must remain until a Prepar
 
 CLIENT: Final = client_id("https://shop.example/")
 TOKEN: Final = "OS9M2PMHKUR64TB8N6BW7OZB8CDFONP219RP1LT0"  # noqa: S105 - a fixed value, for simulations
-# RFC 8032 §7.1, test 1: a published key, so that a seed gives the same signatures everywhere
+# the published key of RFC 8032 §7.1, test 1, so that a seed gives the same signatures everywhere
 _JWK: Final = {
     "kty": "OKP",
     "crv": "Ed25519",

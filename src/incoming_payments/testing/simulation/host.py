@@ -45,12 +45,12 @@ class Sweep(Operation):
 
 @define(eq=False)
 class Receive(Operation):
-    """A credit by the host, which repeats the call until it has an answer."""
+    """A credit by the host. The host repeats the call until it gets an answer."""
 
     account: Account
     credit: str
     amount: Amount
-    crashes_before: int = 0  # how many processes had crashed at the first call
+    crashes_before: int = 0  # the number of processes that had crashed at the first call
     wants_answer = True
     reads_clock_in_decision = True
 
@@ -77,7 +77,7 @@ class Receive(Operation):
         ledger = world.state.ledgers.get(self.account.id)
         require(ledger is not None and self.credit in ledger.credits, "the answer is a credit that is not stored")
         first = self.account.first_answers.setdefault(self.credit, answer)
-        require(first == answer, f"the credit {self.credit} was answered with {first} before and with {answer} now")
+        require(first == answer, f"the answer to the credit {self.credit} was {first} before and is {answer} now")
         return True
 
     def receive_answer(self, world: World, answer: Any) -> None:

@@ -1,7 +1,7 @@
-"""The expected state of each payment, computed from the rules of the specification alone.
+"""The expected state of each payment, which follows only from the rules of the specification.
 
-This module does not use the library's own lifecycle. It states spec section 3 and the tolerance a second time, in plain
-integers, so that an error in one of the two shows as a difference.
+This module does not use the library's own lifecycle. It implements spec section 3 and the tolerance a second time, with
+plain integers. So an error in one of the two implementations shows as a difference.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -24,7 +24,7 @@ from incoming_payments.errors import (
     PaymentExpired,
 )
 
-UINT64_MAX: Final = 2**64 - 1  # spec section 2.1; not imported, so that the copy in `limits` is checked too
+UINT64_MAX: Final = 2**64 - 1  # the limit of spec section 2.1, written again to check the value in `limits`
 
 
 class Mismatch(Exception):
@@ -41,9 +41,9 @@ def require(holds: object, text: str) -> None:
 class Expected:
     """The required result of an update: the refusal `error`, or success.
 
-    `kind` is the key under which the report counts it. `record` records the change in the ledger; it is `None` if the
-    update changes nothing. `remaining` is the amount that a refused packet must report as acceptable. `total` is the
-    total received after a credit.
+    `kind` is the key under which the report counts the result. `record` records the change in the ledger, or is `None`
+    if the update changes nothing. `remaining` is the amount that a refused packet must report as acceptable. `total` is
+    the total received after a credit.
     """
 
     kind: str
@@ -69,7 +69,7 @@ class LedgerEntry:
 class Ledger:
     """The expected state of one payment.
 
-    The keys of `credits` identify the money: the condition of a packet, or the credit id that the host chose.
+    The keys of `credits` are conditions of packets, and credit ids that the host chose.
     """
 
     id: PaymentId
@@ -91,7 +91,7 @@ class Ledger:
         self.events.append(("created", self.created_at, 0, None))
 
     def state(self, now: datetime) -> str:
-        """Return the state at `now`. Spec section 3."""
+        """Return the state at `now` (spec section 3)."""
         if self.completed:
             return "completed"
         if self.expires_at is not None and (self.announced_at is not None or now > self.expires_at):
@@ -100,13 +100,13 @@ class Ledger:
 
     @property
     def completed(self) -> bool:
-        """Return whether the payment is full, or was closed by its client."""
+        """Return whether the payment has received its `incomingAmount`, or was closed by its client."""
         return self.closed_at is not None or (self.limit is not None and self.received >= self.limit)
 
     # --- the required result of an update --------------------------------------------------------------
 
     def expect_credit(self, key: Hashable, amount: int, asset: Asset, now: datetime) -> Expected:
-        """Return the required result of a credit by the host: any amount is accepted while the payment is open."""
+        """Return the required result of a credit by the host. An open payment accepts any amount."""
         known = self._duplicate_or_refused("credit", key, amount, asset, now)
         if known is not None:
             return known
@@ -167,7 +167,7 @@ class Ledger:
     def _duplicate_or_refused(
         self, source: str, key: Hashable, amount: int, asset: Asset, now: datetime
     ) -> Expected | None:
-        """Return the required result if `key` is a duplicate or the payment refuses it, else `None`."""
+        """Return the required result if `key` is a duplicate or the payment refuses the money, or else `None`."""
         earlier = self.credits.get(key)
         if earlier is not None:
             if (earlier.amount, earlier.asset) != (amount, asset):
@@ -204,7 +204,7 @@ class Ledger:
     # --- comparison with the service -------------------------------------------------------------------
 
     def compare(self, payment: IncomingPayment) -> None:
-        """Raise `Mismatch` unless the state of `payment` is the expected one."""
+        """Raise `Mismatch` unless `payment` has the expected state."""
         found = (
             payment.received.value,
             payment.version,
@@ -222,20 +222,20 @@ class Ledger:
         found = (payment.id, payment.asset, limit, payment.expires_at, payment.created_at)
         expected = (self.id, self.asset, self.limit, self.expires_at, self.created_at)
         if found != expected:
-            raise Mismatch(f"the client requested a payment {expected}, but the store holds {found}")
+            raise Mismatch(f"the client requested a payment {expected}, but the store has {found}")
 
     def compare_events(self, events: Sequence[Event]) -> None:
         """Raise `Mismatch` unless `events` are the expected events and form a valid history."""
         found = [(str(event.kind), event.at, event.received.value, event.credit_id) for event in events]
         with_peer = [event.credit_id for event in events if event.peer is not None]
         if with_peer != [event.credit_id for event in events if (event.credit_id or "").startswith(STREAM_CREDITS)]:
-            raise Mismatch(f"exactly the events of packets must name a peer, but these events name one: {with_peer}")
+            raise Mismatch(f"exactly the events of packets must name a peer, but these events name a peer: {with_peer}")
         if found != self.events:
             raise Mismatch(f"the events should be {self.events} but are {found}")
         _check_history(self, events)
 
     def compare_credit(self, key: Hashable, credit: Credit | None) -> None:
-        """Raise `Mismatch` unless `credit` is the one that was recorded under `key`."""
+        """Raise `Mismatch` unless `credit` is the credit that was recorded under `key`."""
         expected = self.credits.get(key)
         found = None
         if credit is not None:
@@ -247,14 +247,17 @@ class Ledger:
 
 
 def _check_history(ledger: Ledger, events: Sequence[Event]) -> None:
-    """Check the rules that the events of every payment obey."""
+    """Check the rules for the events of every payment."""
     kinds = [str(event.kind) for event in events]
     ends = [index for index, kind in enumerate(kinds) if kind in {"completed", "expired"}]
     credited = [event.credit_id for event in events if event.kind == "credited"]
     total = sum(entry.amount for entry in ledger.credits.values())
     require([event.version for event in events] == list(range(1, len(events) + 1)), "event versions have a gap")
-    require(kinds.index("created") == 0 and kinds.count("created") == 1, "`created` must be the first event, once")
-    require(ends in ([], [len(kinds) - 1]), "`completed` or `expired` must be the last event, once")
+    require(
+        kinds.index("created") == 0 and kinds.count("created") == 1,
+        "the first event, and no other event, must be `created`",
+    )
+    require(ends in ([], [len(kinds) - 1]), "only the last event may be `completed` or `expired`")
     require((kinds[-1] == "completed") == ledger.completed, "the `completed` event is missing or too early")
     require(len(set(credited)) == len(credited), "two events have the same credit id")
     require(events[-1].received.value == total, "receivedAmount is not the sum of the credits")

@@ -31,7 +31,7 @@ Clock = Callable[[], datetime]
 
 @frozen(kw_only=True)
 class Flows:
-    """The use cases to simulate. The defaults are the use cases of the library. Replace them with your wrappers."""
+    """The use cases to simulate. The defaults are the use cases of the library. You can replace them by wrappers."""
 
     create_payment: Callable[..., Flow[PaymentView]] = create_payment
     receive: Callable[..., Flow[Credit]] = receive
@@ -46,7 +46,7 @@ class Flows:
 
 @define(eq=False)
 class Account:
-    """A payment as the sender and the host know it: the payment details, and the totals that each side has recorded.
+    """The payment details that the sender and the host know, and the totals that each side has recorded.
 
     Neither side reads the store. At the end of a run `sent + credited` must equal the payment's received amount.
     """
@@ -54,7 +54,7 @@ class Account:
     id: PaymentId
     address: str
     keys: StreamKeys
-    uses_left: int  # how often the traffic uses the payment before it replaces the payment
+    uses_left: int  # the number of times that the traffic still uses the payment
     sequence: int = 0
     sent: int = 0  # the sum of the fulfilled packets
     credited: int = 0  # the sum of the credits for which the host received an answer
@@ -75,7 +75,7 @@ class World(Protocol):
 
 @define(eq=False)
 class Process:
-    """A process of the service: its clock offset, its store object, and the memory that a crash loses."""
+    """A process of the service, with its clock offset, its store object, and the memory that a crash loses."""
 
     name: str
     offset: timedelta
@@ -87,14 +87,14 @@ class Process:
 
 @define(eq=False)
 class Task:
-    """One call of an operation in one process: the flow, its current effect, and facts to check the answer with."""
+    """One call of an operation in one process, with the flow, its current effect, and facts to check the answer."""
 
     operation: "Operation"
     process: Process
     flow: Flow[Any]
-    clock: Clock  # the clock of the process that the call started in
+    clock: Clock  # the clock of the process in which the call started
     began: datetime
-    now: datetime  # the time of the decision, or before the decision the time at which the call began
+    now: datetime  # the time of the decision; until the decision, the time at which the call began
     place: int = 0  # the index in the scheduler's list of tasks
     answered_before: tuple[int, bool] = (
         0,
@@ -104,26 +104,26 @@ class Task:
     done: bool = False  # the effect has happened, but its `answer` or `error` has not reached the flow yet
     answer: Any = None
     error: IncomingPaymentsError | None = None
-    expected: Expected | None = None  # the required result of the effect; None if the store failed
+    expected: Expected | None = None  # the required result of the effect, or None if the store failed
     needs_approval: bool = False  # whether the packet needs the approval of the host
     is_approved: bool = False  # whether the host approved the packet
-    refusal: Expected | None = None  # the answer of the host, unless the host approved
-    seen: tuple[int, str] | None = None  # total and state of the payment at the last call of the store
+    refusal: Expected | None = None  # the answer of the host, or None if the host approved
+    seen: tuple[int, str] | None = None  # the total and the state of the payment at the last call of the store
 
 
 class Operation(abc.ABC):
-    """A request by a client, the host or a peer. The same operation can be called several times.
+    """A request by a client, the host or a peer, which can be called several times.
 
-    If `wants_answer` is true, the sender repeats the operation until it has an answer.
+    If `wants_answer` is true, the sender repeats the operation until it gets an answer.
     """
 
     id: PaymentId | None = None
     wants_answer = False
-    reads_clock_in_decision = False  # if false, decisions use the time at which the call began
+    reads_clock_in_decision = False  # whether decisions read the clock, or use the time at which the call began
 
     @property
     def key(self) -> Hashable:
-        """The identity of the change: repeats of an operation have the same key."""
+        """The identity of the change. Repeats of an operation have the same key."""
         return (type(self), self.id)
 
     @abc.abstractmethod
@@ -135,7 +135,7 @@ class Operation(abc.ABC):
         return Expected(f"no update: {self} must not change {ledger.id}")
 
     def compare(self, ledger: Ledger, answer: Any) -> None:
-        """Compare the store's answer to the update with `ledger`, which contains the update already."""
+        """Compare the store's answer to the update with `ledger`, which already contains the update."""
         ledger.compare(answer)
 
     @abc.abstractmethod
@@ -151,7 +151,7 @@ class Operation(abc.ABC):
 
 
 def check_error(task: Task, error: IncomingPaymentsError) -> bool:
-    """Check that `error` is a store failure or a quota, which are not final, or the required, final refusal."""
+    """Check that `error` is the required refusal, a store failure or a quota, and return whether it is final."""
     if isinstance(error, StoreError | QuotaExceeded):
         return False
     expected = task.expected.error if task.expected is not None else None
@@ -160,14 +160,17 @@ def check_error(task: Task, error: IncomingPaymentsError) -> bool:
 
 
 def check_total(world: World, task: Task, id: PaymentId, received: int, *, completed: bool | None) -> None:
-    """Check that an answer is not older than an answer that was given before the call began.
+    """Check that an answer is not older than the answers before the call began.
 
     `received` is the total in the answer. `completed` is `None` if the answer does not contain the state.
     """
     least, was_completed = task.answered_before
-    require(received >= least, f"the answer says received {received}, but an earlier answer said {least}")
+    require(received >= least, f"the answer has the total {received}, but an earlier answer had {least}")
     if completed is not None:
-        require(completed or not was_completed, "the answer says not completed, but an earlier answer said completed")
+        require(
+            completed or not was_completed,
+            "the answer shows an open payment, but an earlier answer showed a completed payment",
+        )
     ledger = world.state.ledgers[id]
     ledger.answered_total = max(ledger.answered_total, received)
     ledger.answered_completed = ledger.answered_completed or bool(completed)

@@ -1,4 +1,4 @@
-"""The operation of peers: an ILP packet, and the reply that it must get."""
+"""The operation of peers, which is an ILP packet, and the required reply."""
 
 # ruff: noqa: ARG002 - all operations have the same signatures, and not every one uses each argument
 
@@ -34,7 +34,7 @@ from incoming_payments.testing.simulation.operation import Account, Clock, Opera
 
 
 class Intent(enum.Enum):
-    """The purpose of a packet, on which the possible replies depend."""
+    """The purpose of a packet, which decides about the possible replies."""
 
     MONEY = "money"
     ZERO_AMOUNT = "amount 0"
@@ -59,7 +59,7 @@ _FIXED_REPLIES: Final[Mapping[Intent, str]] = {
 }
 _WITHOUT_EXPIRY: Final = {Intent.MALFORMED, Intent.CONFIGURATION}  # the receiver replies before it reads the expiry
 
-# The reply to each refusal by the payment or the store. RFC 27 and RFC 29 of the Interledger RFCs.
+# The reply to each refusal by the payment or the store (Interledger RFC 27 and RFC 29).
 _CODES: Final[Mapping[type[IncomingPaymentsError], str]] = {
     PaymentNotFound: "F02",
     AssetMismatch: "F07",
@@ -78,7 +78,7 @@ _CODES: Final[Mapping[type[IncomingPaymentsError], str]] = {
 class SendPacket(Operation):
     """A packet from a peer. The peer repeats a packet with money until it gets an answer, as ILP over HTTP requires.
 
-    `octets` are the bytes on the wire. They differ from `prepare` only in a malformed packet.
+    `octets` are the bytes to send. Only in a malformed packet, they differ from `prepare`.
     """
 
     account: Account | None
@@ -87,7 +87,7 @@ class SendPacket(Operation):
     sequence: int
     peer: Peer
     octets: bytes
-    crashes_before: int = 0  # how many processes had crashed when the packet was first sent
+    crashes_before: int = 0  # the number of processes that had crashed when the packet was first sent
 
     reads_clock_in_decision = True
 
@@ -118,7 +118,7 @@ class SendPacket(Operation):
         return world.flows.receive_packet(self.octets, peer=self.peer, receiver=process.receiver, clock=clock)
 
     def expect(self, ledger: Ledger, now: datetime) -> Expected:
-        require(self.intent in _FULFILLABLE, f"a packet is credited although its purpose is: {self.intent.value}")
+        require(self.intent in _FULFILLABLE, f"a packet with this purpose must not be credited: {self.intent.value}")
         amount, in_time = self.prepare.amount, self._in_time(now)
         return ledger.expect_packet(self.prepare.condition, amount, self.peer.asset, now, in_time=in_time)
 
@@ -133,7 +133,10 @@ class SendPacket(Operation):
         elif code == "F08":
             assert task.expected is not None  # noqa: S101 - only the payment causes F08
             found, required = read_amounts(reply.data), (self.prepare.amount, task.expected.remaining)
-            require(found == required, f"F08 should contain the received and maximum amounts {required}, not {found}")
+            require(
+                found == required,
+                f"F08 should contain the received and maximum amounts {required}, but contains {found}",
+            )
         self._check_sealed(world, task, code, reply.data)
         world.state.count(f"packet answered {code}")
         if code == "T00" and self._is_credited(world):
@@ -153,7 +156,8 @@ class SendPacket(Operation):
                 self.account.sent += self.prepare.amount
 
     def _expected_codes(self, world: World, task: Task) -> Sequence[str]:
-        # A packet that may be fulfilled can have been credited before, so the store decides whether it is too late.
+        # A packet that may be fulfilled can have been credited before, so the store decides whether the packet is too
+        # late.
         if self.intent not in {*_WITHOUT_EXPIRY, *_FULFILLABLE} and not self._in_time(task.began):
             return ("R00",)
         if self.intent in _FIXED_REPLIES:
@@ -173,7 +177,7 @@ class SendPacket(Operation):
         return ("F07", "F99") if "expired" in states else ("F99",)
 
     def _states(self, world: World, task: Task) -> tuple[str, str]:
-        """Return the state of the payment when the store last returned it, and its state when the packet arrived."""
+        """Return the state of the payment at the last call of the store, and its state when the packet arrived."""
         assert self.account is not None  # noqa: S101 - the packet is for a payment
         assert task.seen is not None  # noqa: S101 - the flow has called the store
         return task.seen[1], world.state.ledgers[self.account.id].state(task.began)
@@ -183,30 +187,33 @@ class SendPacket(Operation):
         return at.replace(microsecond=at.microsecond // 1000 * 1000) - now >= MARGIN
 
     def _check_fulfill(self, world: World, reply: Fulfill) -> None:
-        """Check that the credit is in the ledger, with the packet's amount, before the fulfillment leaves."""
+        """Check that the credit is in the ledger, with the packet's amount, before the fulfillment is sent."""
         require(condition_of(reply.fulfillment) == self.prepare.condition, "the fulfillment does not fit the condition")
         if not self.prepare.amount:
-            return  # the update itself was already checked, and a copy with another amount may have been credited since
+            return  # the update was already checked, and a copy with another amount may have been credited later
         assert self.account is not None  # noqa: S101 - a packet with money belongs to an account
         ledger = world.state.ledgers.get(self.account.id)
         entry = None if ledger is None else ledger.credits.get(self.prepare.condition)
         amount = None if entry is None else entry.amount
-        require(amount == self.prepare.amount, f"fulfilled for {self.prepare.amount}, but the credit is {amount}")
+        require(
+            amount == self.prepare.amount,
+            f"the packet was fulfilled for {self.prepare.amount}, but the credit is {amount}",
+        )
 
     def _check_sealed(self, world: World, task: Task, code: str, data: bytes) -> None:
         """Check the encrypted part of the reply."""
         if code not in {"fulfilled", "F99", "F07"} or self.intent is Intent.CONFIGURATION or self.account is None:
             return
         if code == "F07" and self.peer.asset != USD:
-            return  # a refusal because of the asset has no encrypted part
+            return  # the reply to a wrong asset has no encrypted part
         reply = self.account.keys.open(data)
         found, expected = (reply.sequence, reply.amount), (self.sequence, self.prepare.amount)
-        require(found == expected, f"the reply should have sequence and amount {expected}, not {found}")
+        require(found == expected, f"the reply should have sequence and amount {expected}, but has {found}")
         assert task.seen is not None or self.intent is Intent.CLOSE  # noqa: S101 - the flow has called the store
         for frame in reply.frames:
             if isinstance(frame, StreamMaxMoney) and task.seen is not None:
                 received, total = task.seen[0], frame.total_received
-                require(total == received, f"StreamMaxMoney should have total_received {received}, not {total}")
+                require(total == received, f"StreamMaxMoney should have total_received {received}, but has {total}")
                 check_total(world, task, self.account.id, received, completed=None)
             elif isinstance(frame, StreamClose):
                 states = self._states(world, task)

@@ -1,4 +1,4 @@
-"""The ports of a simulation. They execute the effects of all flows, and fail as real ports fail."""
+"""The ports of a simulation, which execute the effects of all flows, and fail like real ports."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -35,13 +35,13 @@ _NOT_FOUND: Final = Expected("load refused: no such payment", PaymentNotFound)
 
 
 class FaultyPorts:
-    """Executes the effect of a task, or injects a failure."""
+    """The executor of the effects of tasks, which also injects failures."""
 
     def __init__(self, state: SimulationState, runner: asyncio.Runner, tasks: Sequence[Task]) -> None:
         self._state = state
         self._caller = StoreCaller(runner)
         self._commits = Commits(state, self._caller, tasks)
-        # Writes that can still commit, although the store has failed or the caller has gone.
+        # Writes that the store can still commit, although it has failed or the caller has ended.
         self._late: list[Task] = []
         self._nonces = MemoryNonces()
         self._hosts = HostRules(state)
@@ -52,7 +52,7 @@ class FaultyPorts:
             FindPayments: self._find_payments,
         }
         self._drawn = b""
-        self._outage = ""  # "read-only" or "full"
+        self._outage = ""  # the kind of the outage, "read-only" or "full"
         self._outage_ends = 0  # the step at which the outage ends
 
     def inspect(self, method: Callable[..., Any], *arguments: Any) -> Any:
@@ -69,12 +69,12 @@ class FaultyPorts:
         self._state.note(f"the store is {self._outage}")
 
     def abandon(self, task: Task) -> None:
-        """Drop the effect of `task`. A pending write may have reached the store, and can then commit later."""
+        """Drop the effect of `task`. If a pending write has reached the store, the store can commit it later."""
         if not task.done and isinstance(task.effect, _WRITES) and self._state.roll() < 0.5:
             self._late.append(_detached(task, answered=False))
 
     def commit_late(self, process: Process) -> None:
-        """Commit or lose one of the late writes, if there is one."""
+        """Commit or lose a late write, if there is any."""
         if not self._late:
             return
         task = self._late.pop(self._state.below(len(self._late)))
@@ -121,7 +121,7 @@ class FaultyPorts:
             raise Mismatch(f"the simulation does not support the effect {effect!r}")
 
     def _draw(self, count: int) -> bytes:
-        """Return random bytes. Sometimes repeat the last random bytes for a payment id, as a broken source would."""
+        """Return random bytes. Sometimes repeat the last bytes for a payment id, like a broken source."""
         if count == len(self._drawn) and self._state.injects_faults and self._state.roll() < 0.2:
             return self._drawn
         drawn = self._state.random.randbytes(count)
@@ -228,14 +228,14 @@ class FaultyPorts:
         return bool(self._outage)
 
     def _fail_by_outage(self, task: Task) -> None:
-        """Fail a write. A full disk fails when the store writes, after the decision; a read-only file fails before."""
+        """Fail a write. A full disk fails after the decision, and a read-only file before the decision."""
         if self._outage == "full":
             self._commits.roll_back(task)
         if task.error is None:
             self._fail(task, f"write refused: the store is {self._outage}")
 
     def _fail_write(self, task: Task, roll: float) -> None:
-        """Raise an error before the commit, after it, or with a commit that can still follow."""
+        """Raise an error before the commit, after the commit, or before a commit that can still follow."""
         if roll < 0.02:
             self._fail(task, "store unavailable")
         elif roll < 0.04:
@@ -280,7 +280,7 @@ class FaultyPorts:
 
 
 def _detached(task: Task, *, answered: bool) -> Task:
-    """Return a copy of `task` for a late commit. `answered` says that the caller has received an error."""
+    """Return a copy of `task` for a late commit. If `answered` is true, the caller has received an error."""
     return Task(
         task.operation,
         task.process,

@@ -1,4 +1,4 @@
-"""The result of a simulation: a report that counts the situations it went through, or a failure with its trace."""
+"""The result of a simulation: a report that counts the situations in the run, or a failure with its trace."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -81,11 +81,11 @@ def _kinds() -> Iterator[str]:
 
 
 KINDS: Final[tuple[str, ...]] = tuple(_kinds())
-"""The situations that a session of many seeds must go through at least once each; the keys of `Report.met`."""
+"""The keys of `Report.met`. Runs with many seeds must meet each of these situations at least once."""
 
 
 class SimulationFailed(AssertionError):
-    """A guarantee was broken. The text contains the difference that was found, the seed, the step and the trace.
+    """A guarantee was broken. The text contains the difference, the seed, the step and the trace.
 
     `trace` lists the events that led to the failure, oldest first.
     """
@@ -100,7 +100,7 @@ class SimulationFailed(AssertionError):
 
 @frozen
 class Report:
-    """The result of one run: the number of `steps`, and how often it `met` each of `KINDS`."""
+    """The result of one run, with the number of `steps`, and the number of times that it `met` each of `KINDS`."""
 
     seed: int
     steps: int

@@ -1,4 +1,4 @@
-"""The rules of the simulated host: its approvals, which fail, hang and come late, and its quotas."""
+"""The rules of the simulated host: its quotas, and its approvals, which may fail, hang or come late."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -19,7 +19,7 @@ from incoming_payments.testing.simulation.operation import Task
 from incoming_payments.testing.simulation.state import SimulationState
 
 QUOTA_EFFECTS: Final[tuple[type[Effect[Any]], ...]] = (CountRequest, ReserveUnpaid, ReleaseUnpaid)
-_UNPAID_MAX: Final = 40  # few creates reach this quota; those that do look for payments that are no longer unpaid
+_UNPAID_MAX: Final = 40  # a quota that few creates reach, and then look for payments that are no longer unpaid
 
 _REFUSED: Final = Expected("approval refused", PolicyRefused)
 _PENDING: Final = Expected("approval pending", ApprovalPending)
@@ -28,7 +28,7 @@ _HANGING: Final = Expected("approval port hung", ApprovalUnavailable)
 
 
 class HostRules:
-    """Answers the effects for approval and quotas."""
+    """The rules that answer the effects for approval and quotas."""
 
     def __init__(self, state: SimulationState) -> None:
         self._state = state
@@ -40,8 +40,8 @@ class HostRules:
         if isinstance(effect, RequestApproval):
             self._approve(task)
         elif isinstance(effect, ReserveUnpaid):
-            # At the quota, a create loads every unpaid payment. At the end, the host has no quota, because a store that
-            # sometimes fails by itself would hardly ever answer all these calls.
+            # A create that reaches the quota loads every unpaid payment. A store that sometimes fails by itself would
+            # hardly ever answer all these calls, so the host has no quota at the end.
             task.answer = self._quotas.reserve(effect.client, effect.id) if self._state.injects_faults else ()
         elif isinstance(effect, ReleaseUnpaid):
             self._quotas.release(effect.client, effect.id)
@@ -55,7 +55,9 @@ class HostRules:
         The other results are to refuse, delay, fail, hang, or approve so late that the packet may have expired.
         """
         if isinstance(task.effect.proposal, ProposedCredit):
-            require(task.expected is UNAPPROVED, f"the host was called for {task.operation}, which needs no approval")
+            require(
+                task.expected is UNAPPROVED, f"the host was asked to approve {task.operation}, which needs no approval"
+            )
         roll = self._state.roll() if self._state.injects_faults else 1.0
         if roll < 0.03:
             self._refuse(task, _REFUSED, PolicyRefused("the host says no"))

@@ -1,4 +1,4 @@
-"""The scheduler of a simulation: processes, clocks, and an order of steps that a seed decides."""
+"""The scheduler of a simulation, with its processes and clocks. A seed decides the order of its steps."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -37,10 +37,10 @@ def simulate(seed: int, steps: int, *, store_factory: StoreFactory | None = None
     A step executes one effect, gives one answer to a flow, or injects a fault. The same arguments give the same run
     if the store gives the same answers.
 
-    `store_factory` is called for each simulated process that starts. It returns a store object for this process. All
-    these objects share one database, which is empty at first. The store may be async. A process that crashes does not
-    close its store. The default is one `MemoryStore` for all processes. `flows` replaces use cases of the library with
-    your own.
+    The simulation calls `store_factory` for each process that starts. `store_factory` returns a store object for the
+    process. All these objects share one database, which is empty at first. The store may be async. A process that
+    crashes does not close its store. The default is one `MemoryStore` for all processes. `flows` replaces use cases of
+    the library by your own.
 
     Raises `SimulationFailed`, an `AssertionError`, if a guarantee is broken.
 
@@ -89,7 +89,11 @@ class _Scheduler:
         return Report(self._seed, state.steps, dict(state.met))
 
     def _failed(self, error: Exception) -> SimulationFailed:
-        text = str(error) if isinstance(error, Mismatch) else f"{type(error).__name__} was raised: {error}"
+        text = (
+            str(error)
+            if isinstance(error, Mismatch)
+            else (f"a flow or the store raised {type(error).__name__}: {error}")
+        )
         return SimulationFailed(text, seed=self._seed, step=self.state.steps, trace=self.state.trace())
 
     # --- a step --------------------------------------------------------------------------------------
@@ -105,7 +109,7 @@ class _Scheduler:
             self._begin(self._traffic.next_operation())
 
     def _inject_fault(self) -> None:
-        """Crash, abandon a call, move a clock, start an outage, or commit late."""
+        """Crash a process, abandon a call, change a clock, start an outage, or commit a late write."""
         state = self.state
         roll = state.roll()
         if roll < 0.10:
@@ -165,7 +169,7 @@ class _Scheduler:
         else:
             if task.process.has_approval_port and type(task.effect) is UpdatePayment:
                 task.effect = only_approved(task.effect)
-            # Quotas are in memory, so no other task can run between request and answer.
+            # Quotas are in memory, so no other task can run between the request to a quota and the answer.
             if type(task.effect) in QUOTA_EFFECTS:
                 self._ports.execute(task)
                 self._resume(task)
@@ -192,7 +196,7 @@ class _Scheduler:
         del task.process.tasks[id(task)]
 
     def _abandon(self, task: Task) -> None:
-        """Close the flow at its current effect, as when the process crashes or the caller is cancelled."""
+        """Close the flow at its current effect, like a crash of the process or a cancelled caller."""
         name = type(task.effect).__name__
         self.state.count(f"call abandoned {'after' if task.done else 'before'} {name}")
         self.state.note(f"is abandoned at {name}", task.operation)
@@ -228,7 +232,7 @@ class _Scheduler:
     # --- the end -------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Stop all faults, repeat the operations that lack an answer, and announce the payments that have expired."""
+        """Stop all faults, repeat the operations that have no answer, and announce the expired payments."""
         state = self.state
         state.injects_faults = False
         for process in self._processes:
@@ -236,7 +240,7 @@ class _Scheduler:
         self._ports.recover(self._processes[0])
         self._finish()
         self._run_all(self._traffic.unknown_outcomes())
-        self._run_all(iter(self._traffic.next_unanswered, None))  # if the store fails, this takes several rounds
+        self._run_all(iter(self._traffic.next_unanswered, None))  # a store that fails by itself needs several rounds
         state.now += timedelta(days=1)
         while any(self._must_announce(id) for id in state.ledgers):
             self._run_all([Sweep(100)])

@@ -49,13 +49,13 @@ class SimulationState:
     def note(self, text: str, operation: Concerning | None = None, id: PaymentId | None = None) -> None:
         """Add a line to the trace.
 
-        The line is about the payment `id`, or about the payment of `operation` without `id`.
+        The line is about the payment `id`. If `id` is `None`, the line is about the payment of `operation`.
         """
         concerned = id or (None if operation is None else operation.id)
         self._trace.append((self.steps, text, operation, concerned))
 
     def trace(self) -> list[str]:
-        """Return the last lines about the latest payment, and the lines without a payment, oldest first."""
+        """Return the last lines that are about the latest payment or about no payment, oldest first."""
         concerned = next((id for _, _, _, id in reversed(self._trace) if id is not None), None)
         lines = [
             f"{step}: {text}" if operation is None else f"{step}: {operation} {text}"

@@ -1,4 +1,4 @@
-"""Calls of a store that can be sync or async, from the one thread of the simulation."""
+"""Call a store that can be sync or async from the single thread of the simulation."""
 
 import asyncio
 import inspect
@@ -12,11 +12,11 @@ from incoming_payments.ports import Decide
 from incoming_payments.testing.simulation.ledger import Mismatch, require
 from incoming_payments.testing.simulation.operation import Task
 
-INSPECT_TRIES_MAX: Final = 20  # attempts to read from a store that fails at random
+INSPECT_TRIES_MAX: Final = 20  # the number of attempts to read from a store that fails at random
 
 
 class StoreCaller:
-    """Calls stores and waits for their answers. An async store runs in the event loop of `runner`."""
+    """A caller of stores, which waits for their answers. An async store runs in the event loop of `runner`."""
 
     def __init__(self, runner: asyncio.Runner) -> None:
         self._runner = runner
@@ -64,7 +64,7 @@ def recording(order: list[Task], task: Task, decide: Decide[Any]) -> Decide[Any]
 
 
 def deciding_twice(decide: Decide[Any]) -> Decide[Any]:
-    """Return `decide`, changed to run twice at each call, as in a transaction that the store had to retry."""
+    """Return `decide`, changed to run twice at each call, like a decision in a transaction that the store retries."""
     return partial(_decide_twice, decide)
 
 

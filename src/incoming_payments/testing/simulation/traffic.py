@@ -1,4 +1,4 @@
-"""The choice of the next operation: a random mixture of requests by clients, the host, peers and attackers."""
+"""The random choice of the next operation of clients, the host, peers and attackers."""
 
 from collections import defaultdict
 from collections.abc import Hashable
@@ -29,9 +29,9 @@ from incoming_payments.testing.simulation.operation import Account, Operation, T
 from incoming_payments.testing.simulation.peers import Intent, SendPacket
 from incoming_payments.testing.simulation.state import SimulationState
 
-ACTIVE_ACCOUNTS_MAX: Final = 8  # a small number, so that concurrent operations often use the same payment
-RECENT_CREATES_MAX: Final = 3  # a small number, so that a repeated request is often still in flight
-RECENT_PACKETS_MAX: Final = 8  # packets of one payment, from which a repeated packet is chosen
+ACTIVE_ACCOUNTS_MAX: Final = 8  # a small number of payments, so that concurrent operations often use the same payment
+RECENT_CREATES_MAX: Final = 3  # a small number of requests, so that a repeated request is often still in flight
+RECENT_PACKETS_MAX: Final = 8  # a repeated packet is one of the last so many packets of its payment
 
 
 class Traffic:
@@ -44,14 +44,14 @@ class Traffic:
         self._retired: list[Account] = []
         self._credits: defaultdict[PaymentId, list[Receive]] = defaultdict(list)
         self._packets: defaultdict[PaymentId, list[SendPacket]] = defaultdict(list)
-        self._creates: list[Create] = []  # requests with an idempotency key
+        self._creates: list[Create] = []  # the recent requests with an idempotency key
         self._unanswered: list[Operation] = []
         self._unknown: dict[Hashable, Operation] = {}
         self._crashes = 0
 
     @property
     def accounts(self) -> list[Account]:
-        """Return all accounts of the run, the active ones first."""
+        """Return all accounts of the run, with the active accounts first."""
         return [*self._active, *self._retired]
 
     def add_account(self, account: Account) -> None:
@@ -64,7 +64,7 @@ class Traffic:
         self._crashes += 1
 
     def note_unanswered(self, operation: Operation, *, outcome_known: bool) -> None:
-        """Remember to repeat `operation`. While the outcome is unknown, a late commit can still change it."""
+        """Remember to repeat `operation`. A late commit can still change an outcome that is not known."""
         if operation.wants_answer:
             self._unanswered.append(operation)
             if not outcome_known:
@@ -150,7 +150,7 @@ class Traffic:
         return List(1 + self._state.below(6), cursor, backwards=backwards, state=state)
 
     def _amount(self, id: PaymentId) -> int:
-        """Return an amount near a boundary: part of the remainder, all of it, slightly or far too much."""
+        """Return an amount near a boundary, such as the remainder, a part of the remainder, or too much."""
         ledger = self._state.ledgers[id]
         roll = self._state.roll()
         if ledger.limit is None or roll < 0.02:
@@ -215,7 +215,7 @@ class Traffic:
         return self._invalid(account)
 
     def _invalid(self, account: Account) -> SendPacket:
-        """Return a packet that the receiver must answer without looking up a payment."""
+        """Return a packet that the receiver must answer without a look-up of the payment."""
         valid = self._seal(account, 5, Intent.UNDECRYPTABLE).prepare
         choice = self._state.below(4)
         if choice == 0:
@@ -252,7 +252,7 @@ class Traffic:
         return SendPacket(account, prepare, intent, sequence, peer, encode(prepare))
 
     def _repeat_packet(self, account: Account) -> Operation:
-        """Return a packet that was sent before, either the same or changed by a connector."""
+        """Return a packet that was sent before, unchanged or changed by a connector."""
         packets = self._packets[account.id]
         if not packets:
             return self._packet(account)

@@ -54,7 +54,7 @@ def test_sync_port_that_blocks_the_loop_is_logged_once(
     (line,) = lines(caplog)
     assert re.fullmatch(
         r"incoming payments: wallet_addresses\.find blocked the event loop for [0-9.]+ s: "
-        "write it with async def, so that other requests do not wait",
+        "write this method with async def, so that other requests do not wait",
         line,
     )
 

@@ -49,22 +49,22 @@ from kits.stream_kit import METHODS, PEER, USD
         (
             FindWalletAddress(ALICE.url),
             {"asset": "USD"},
-            "wallet_addresses.find answered dict: return WalletAddress or InactiveWalletAddress or None",
+            "wallet_addresses.find returned dict: return WalletAddress or InactiveWalletAddress or None",
         ),
         (
             IntrospectToken(TokenQuery(AccessToken("t"), Action.READ)),
             True,
-            "introspector.introspect answered bool: return AccessTokenInfo or None",
+            "introspector.introspect returned bool: return AccessTokenInfo or None",
         ),
-        (UseNonce("k", NOW, NOW), None, "nonces.use answered NoneType: return bool"),
-        (LoadPayment(PaymentId("a")), None, "store.load answered NoneType: return IncomingPayment"),
+        (UseNonce("k", NOW, NOW), None, "nonces.use returned NoneType: return bool"),
+        (LoadPayment(PaymentId("a")), None, "store.load returned NoneType: return IncomingPayment"),
         (
             FindClientKey(HOST, "k"),
             ed25519_key().public_key(),
-            "client_keys.find answered PublicKey: return Mapping or None",
+            "client_keys.find returned PublicKey: return Mapping or None",
         ),
-        (ReserveUnpaid(HOST, PaymentId("a")), None, "quotas.reserve answered NoneType: return Sequence"),
-        (DrawRandomness(5), "text", "randomness answered str: return bytes"),
+        (ReserveUnpaid(HOST, PaymentId("a")), None, "quotas.reserve returned NoneType: return Sequence"),
+        (DrawRandomness(5), "text", "randomness returned str: return bytes"),
     ],
 )
 def test_port_that_answers_with_another_type_is_named(effect: Effect[Any], answer: object, text: str) -> None:

@@ -410,7 +410,10 @@ def test_flow_with_too_many_effects_is_stopped(drive: Drive) -> None:
 
     with pytest.raises(FlowStuck) as caught:
         drive(endless())
-    assert str(caught.value) == "the flow did not end after 1000 effects: the next effect was DrawRandomness"
+    assert (
+        str(caught.value)
+        == "the flow did not end after 1000 effects, and its next effect was DrawRandomness: correct the flow"
+    )
     assert ends == ["closed"]
 
 

@@ -90,8 +90,8 @@ def test_each_optional_setting_can_be_uncommented(tmp_path: Path) -> None:
 
 WRONG: Final = [
     ('dialect = "rfc9767"', 'dialect = "rfc7662"', "dialect must be 'rfc9767' or 'rafiki'"),
-    ('key_id = "service-key-1"', "", "key_id is missing: give key_file and key_id together, or none of them"),
-    ('key_file = "service-key.pem"', "", "key_file is missing: give key_id and key_file together, or none of them"),
+    ('key_id = "service-key-1"', "", "key_id is missing: give key_file and key_id together, or neither of them"),
+    ('key_file = "service-key.pem"', "", "key_file is missing: give key_id and key_file together, or neither of them"),
     ('key_id = "service-key-1"', 'key_id = ""', "key_id must be 1 to 256 printable ASCII characters"),
     ("service-key.pem", "no-key.pem", "key_file: FOLDER/no-key.pem does not exist: correct the name, or add the file"),
     ("service-key.pem", "service-key.jwk", "key_file: FOLDER/service-key.jwk cannot be used: the PEM cannot be read"),
@@ -112,5 +112,11 @@ def test_error_names_the_setting(tmp_path: Path, old: str, new: str, says: str) 
 
 def test_token_beside_an_authorization_server_is_refused(folder: Path) -> None:
     """A listed token would be accepted without the authorization server, so a configuration has only one of them."""
-    with pytest.raises(ConfigurationError, match="token and authorization_server exclude each other: remove one"):
+    with pytest.raises(
+        ConfigurationError,
+        match=(
+            "token and authorization_server exclude each other, because a listed token needs no introspection: "
+            "remove one"
+        ),
+    ):
         changed(folder, "# [authorization_server]", f'[authorization_server]\nurl = "{URL}"\ndialect = "rafiki"')

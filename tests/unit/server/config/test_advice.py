@@ -16,13 +16,13 @@ NOW: Final = datetime(2026, 6, 1, tzinfo=UTC)
 USD: Final = Asset("USD", 2)
 OUTSIDE: Final = (
     "listen.host: {} is not a loopback address, and serve has no TLS and no limits for each client: "
-    "put a reverse proxy in front, and let no client reach this port"
+    "put a reverse proxy in front of serve, and let no client reach this port"
 )
 PORTS: Final = (
     "base_url has port {}, but listen.port is {}: give both the same port, unless a proxy on this machine listens on "
     "port {}"
 )
-USELESS: Final = "peer[0] has the asset USD at scale 9, but no wallet address has this asset: this peer cannot pay; "
+USELESS: Final = "peer[0] has the asset USD at scale 9, but no wallet address has this asset, so this peer cannot pay: "
 
 
 def given(table: str, name: str, value: int) -> object:
@@ -39,19 +39,29 @@ UNITS: Final = "ilp.tolerance_units is 101, which is more than one USD in the mi
 @pytest.mark.parametrize(
     ("table", "name", "value", "reason"),
     [
-        ("ilp", "margin_ms", 0, "usually it is 100 to 10000, because a small margin loses the money"),
-        ("ilp", "margin_ms", 20_000, "usually it is 100 to 10000, because a small margin loses the money"),
-        ("ilp", "tolerance_basis_points", 1001, "usually it is 0 to 1000, because 100 is one percent"),
-        ("limits", "expiry_s_max", 59, "usually it is 60 to 316224000, because it is in seconds"),
-        ("limits", "idempotency_key_s", 599, "usually it is 600 to 2678400, because it is in seconds"),
-        ("limits", "signature_age_s", 9, "usually it is 10 to 3600, because a short limit refuses requests"),
-        ("limits", "signature_age_s", 3601, "usually it is 10 to 3600, because a short limit refuses requests"),
+        (
+            "ilp",
+            "margin_ms",
+            0,
+            "the usual values are 100 to 10000, because with a small margin the service loses the money",
+        ),
+        (
+            "ilp",
+            "margin_ms",
+            20_000,
+            "the usual values are 100 to 10000, because with a small margin the service loses the money",
+        ),
+        ("ilp", "tolerance_basis_points", 1001, "the usual values are 0 to 1000, because 100 is one percent"),
+        ("limits", "expiry_s_max", 59, "the usual values are 60 to 316224000, because the value is in seconds"),
+        ("limits", "idempotency_key_s", 599, "the usual values are 600 to 2678400, because the value is in seconds"),
+        ("limits", "signature_age_s", 9, "the usual values are 10 to 3600, because a short limit refuses requests"),
+        ("limits", "signature_age_s", 3601, "the usual values are 10 to 3600, because a short limit refuses requests"),
     ],
 )
 def test_unusual_value_gets_a_warning(table: str, name: str, value: int, reason: str) -> None:
     """The warning names the setting, the value, the usual range and the reason."""
     [warning] = advice.of_values(table, given(table, name, value))
-    assert warning.startswith(f"{table}.{name} is {value}; {reason}")
+    assert warning.startswith(f"{table}.{name} is {value}: {reason}")
 
 
 def test_usual_values_and_defaults_get_no_warning() -> None:
@@ -90,7 +100,10 @@ def test_usual_values_and_defaults_get_no_warning() -> None:
             8080,
             "/x/incoming-payments",
             [
-                f"{name} ends in /incoming-payments, and the service adds that path to it once more: leave it out"
+                (
+                    f"{name} ends in /incoming-payments, and the service would add that path once more: remove "
+                    f"the path from {name}"
+                )
                 for name in ("base_url", "listen.mount")
             ],
         ),
@@ -125,8 +138,8 @@ def test_expired_token_gets_a_warning() -> None:
             Asset("usd", 2),
             1,
             [
-                f'{name}.asset_code is "usd": write "USD", unless clients and peers write it in lower case too; codes '
-                "are compared exactly, and the codes of ISO 4217 are in upper case"
+                f'{name}.asset_code is "usd": write "USD", unless clients and peers use lower case too. The '
+                "service compares codes exactly, and the codes of ISO 4217 are in upper case"
                 for name in ("wallet_address[0]", "peer[0]")
             ],
         ),
@@ -135,7 +148,7 @@ def test_expired_token_gets_a_warning() -> None:
             Asset("XYZ", 20),
             1,
             [
-                f"{name}.asset_scale is 20, so that the largest amount is less than one XYZ: write the number of "
+                f"{name}.asset_scale is 20, so the largest possible amount is less than one XYZ: write the number of "
                 "digits after the decimal point, such as 2 for cents"
                 for name in ("wallet_address[0]", "peer[0]")
             ],
@@ -150,7 +163,7 @@ def test_expired_token_gets_a_warning() -> None:
             USD,
             USD,
             101,
-            [f"{UNITS}write by how many minor units a packet may exceed incomingAmount, such as 1"],
+            [f"{UNITS}write the number of minor units by which a packet may exceed incomingAmount, such as 1"],
         ),
     ],
 )

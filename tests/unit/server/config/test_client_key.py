@@ -14,12 +14,12 @@ from incoming_payments.server.config.files import Files
 KEY: Final = PrivateKey.generate_ed25519("client-key-1")
 JWK: Final = KEY.public_jwk()
 KINDS: Final = (
-    'which is no supported kind of key: use "kty": "OKP" and "crv": "Ed25519"; or "kty": "EC" and "crv": "P-256"; '
+    'which is not a supported kind of key: use "kty": "OKP" and "crv": "Ed25519"; or "kty": "EC" and "crv": "P-256"; '
     'or "kty": "EC" and "crv": "P-384"; or "kty": "RSA"'
 )
-PEM: Final = "holds PEM or an SSH key, but must hold the client's public key as a JWK, which is JSON: "
-FROM_PEM: Final = f"{PEM}incoming_payments.httpsig.PrivateKey.from_pem(PEM, kid=KEY_ID).public_jwk() returns it"
-LIST: Final = "must hold one JWK, which is a JSON object, and no list of keys: write one key alone"
+PEM: Final = "holds PEM or an SSH key, but must hold the client's public key as a JWK (JSON): "
+FROM_PEM: Final = f"{PEM}incoming_payments.httpsig.PrivateKey.from_pem(PEM, kid=KEY_ID).public_jwk() returns this JWK"
+LIST: Final = "must hold one JWK, which is a JSON object: write a single key, and not a list of keys"
 RSA_ALG: Final = '"alg": "PS256" or "PS384" or "PS512" or "RS256"'
 
 
@@ -57,8 +57,8 @@ REFUSED: Final[list[tuple[Any, str]]] = [
     (KEY.to_pem(), FROM_PEM),
     (b"\xef\xbb\xbf\n-----BEGIN PUBLIC KEY-----", FROM_PEM),
     (b"ssh-ed25519 AAAA me@example", FROM_PEM),
-    (b"", "is not JSON, at line 1 column 1: Expecting value"),
-    (b'\n{kty: "OKP"}', "is not JSON, at line 2 column 2: "),
+    (b"", "is not valid JSON at line 1 column 1: Expecting value"),
+    (b'\n{kty: "OKP"}', "is not valid JSON at line 2 column 2: "),
     (b"{\xff", "is not JSON: give a file with the client's public key as a JWK"),
     (b"[" * 100_000, "is not JSON: give a file with the client's public key as a JWK"),
 ]
@@ -80,7 +80,7 @@ def test_jwk_beside_a_pem_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "client.jwk").write_text(json.dumps(JWK), "ascii")
     with pytest.raises(InvalidValue) as refused:
         read_client_key(Files(tmp_path), "client.pem")
-    assert refused.value.description == f"{tmp_path / 'client.pem'} {PEM}give client.jwk, which is beside it"
+    assert refused.value.description == f"{tmp_path / 'client.pem'} {PEM}give client.jwk, which is in the same folder"
 
 
 def test_key_of_the_advice_is_accepted(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def test_secret_instead_of_a_file_name_is_not_shown(tmp_path: Path, secret: str)
     """The error about a missing file shows a name only if the name cannot be a secret in the wrong place."""
     with pytest.raises(InvalidValue) as refused:
         Files(tmp_path).server_secret(secret)
-    message = "the file (its name is not shown, because it may be a secret) does not exist: correct the name"
+    message = "the file (its name is hidden, because the name may be a secret) does not exist: correct the name"
     assert refused.value.description == f"{message}, or add the file"
 
 
@@ -35,7 +35,7 @@ def test_name_of_a_missing_file_is_shown(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(InvalidValue) as refused:
         Files(tmp_path).server_secret(name)
-    hint = " (~ is not expanded: write the whole path)" if name.startswith("~") else ""
+    hint = " (serve does not expand ~: write the whole path)" if name.startswith("~") else ""
     says = f"{tmp_path / name} does not exist: correct the name{hint}, or add the file"
     assert refused.value.description == says
 
@@ -46,7 +46,7 @@ def test_folder_in_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None
     (tmp_path / "a-folder-with-a-long-name").mkdir()
     with pytest.raises(InvalidValue) as refused:
         Files(tmp_path).server_secret(name)
-    assert refused.value.description == f"{tmp_path / name} is a folder: give the name of a file"
+    assert refused.value.description == f"{tmp_path / name} is a folder: give the path of a file"
 
 
 def test_other_errors_of_the_operating_system_are_passed_on(tmp_path: Path) -> None:
@@ -68,4 +68,4 @@ def test_each_file_has_one_warning(tmp_path: Path) -> None:
     assert files.warnings == []
     files.read("file", PRIVATE)
     files.read("file", PRIVATE)
-    assert files.warnings == [f"{path}: other users have access (mode 0644): chmod go-rwx it"]
+    assert files.warnings == [f"{path}: other users have access (mode 0644): run chmod go-rwx on it"]

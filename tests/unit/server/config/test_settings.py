@@ -253,7 +253,7 @@ def test_each_worker_has_a_port_for_metrics(load: Load) -> None:
     """A `metrics_port` that leaves too few ports for the workers is refused."""
     settings = load(LEAST + "[listen]\nworkers = 3\nmetrics_port = 65533")
     assert (settings.given.listen.workers, settings.given.listen.metrics_port) == (3, 65533)
-    reason = "listen.metrics_port is 65534, so the 3 workers would need ports up to 65536; give at most 65533"
+    reason = "listen.metrics_port is 65534, so 3 workers would need ports up to 65536: give a port of at most 65533"
     with pytest.raises(ConfigurationError, match=reason):
         load(LEAST + "[listen]\nworkers = 3\nmetrics_port = 65534")
 
@@ -294,7 +294,7 @@ def test_settings_do_not_show_tokens(load: Load) -> None:
 
 # --- wrong files -------------------------------------------------------------------------------
 
-NO_RIGHTS: Final = 'is missing: give at least one, as rights = [{ actions = ["create"] }]'
+NO_RIGHTS: Final = 'is missing: add at least one table, such as rights = [{ actions = ["create"] }]'
 MANY_RIGHTS: Final = '{ actions = ["read"] }, ' * 65
 ALICIA: Final = "https://bank.example/alicia"
 
@@ -310,7 +310,7 @@ RIGHTS: Final = [
     ("[{ actions = [1] }]", "[0].actions[0]", "must be 'create' or 'read' or"),
     ('[{ actions = ["write"] }]', "[0].actions[0]", "must be 'create' or 'read' or"),
     ('[{ actions = ["create", "Read_All"] }]', "[0].actions[1]", " or 'list-all': did you mean read-all?"),
-    ('[{ actions = ["read"], limits = 1 }]', "[0].limits", "is not a setting: leave it out, or use one of actions, id"),
+    ('[{ actions = ["read"], limits = 1 }]', "[0].limits", "is not a setting: remove this setting, or use one of act"),
     ('[{ actions = ["read"], identifier = "bob" }]', "[0].identifier", "must be an"),
     ('[{ actions = ["read"], identifier = "$bank.example/alice" }]', "[0].identifier", "is a payment pointer: write"),
     (
@@ -351,7 +351,7 @@ WRONG: Final = [
     ("jwk_file", "jwk_file = 1", "token[0].jwk_file", "must be a string"),
     ("expires_at", 'expires_at = "2027"', "token[0].expires_at", "must be a date-time, such as 2027-01-01T00:00:00Z"),
     ("expires_at", "expires_at = 2027-01-01", "token[0].expires_at", "must be a date-time"),
-    ("secret_files", 'secret_files = "new.hex"', "ilp.secret_files", "must be an array, not a string: write it in"),
+    ("secret_files", 'secret_files = "new.hex"', "ilp.secret_files", "must be an array, not a string: write the value"),
     ("token_files", "token_files = [1]", "peer[0].token_files[0]", "must be a string, not an integer"),
     ("public_get", "public_get = 1", "limits.public_get", "must be true or false, not an integer"),
     ("default_expiry_s", 'default_expiry_s = "1"', "limits.default_expiry_s", "must be an integer"),
@@ -365,23 +365,23 @@ WRONG: Final = [
     *(
         ("database", f'database = "{name}"', "database", says)
         for name, says in {
-            ":memory:": 'is ":memory:", but payments must survive a restart: give a file, such as "payments.sqlite3"',
-            "file:p.sqlite3?mode=memory": 'must be the name of a file, such as "payments.sqlite3", and no URL',
-            "postgresql://bank:SECRET@localhost/bank": "and no URL: serve stores payments in SQLite only",
-            "~/payments.sqlite3": "begins with ~, which is not expanded: write the whole path",
+            ":memory:": 'is ":memory:", but payments must survive a restart: give the name of a file, such as',
+            "file:p.sqlite3?mode=memory": 'must be the name of an SQLite file, such as "payments.sqlite3", and must n',
+            "postgresql://bank:SECRET@localhost/bank": 'such as "payments.sqlite3", and must not be a URL',
+            "~/payments.sqlite3": "begins with ~, which serve does not expand: write the whole path",
             ".": "is the folder ",
-            "payments/": "payments: give the name of a file in it",
+            "payments/": "payments: give the name of a file in this folder",
         }.items()
     ),
     ("host", 'host = ""', "listen.host", "must not be empty, and must not contain NUL"),
     *(
-        ("host", f'host = "{host}"', "listen.host", "must be a host name or an IP address alone, such as")
+        ("host", f'host = "{host}"', "listen.host", "must be only a host name or an IP address, such as")
         for host in ("http://127.0.0.1", "127.0.0.1:8080", "[::1]", "*", "127.0.0.1/8")
     ),
     ("port", "port = 0", "listen.port", "must be an integer from 1 to 65535"),
     ("port", "port = 65536", "listen.port", "must be an integer from 1 to 65535"),
     *(
-        ("mount", f"mount = {mount!r}", "listen.mount", 'must be "", or a path such as "/op": no slash at its end')
+        ("mount", f"mount = {mount!r}", "listen.mount", 'must be "", or a path such as "/op" that has no slash at')
         for mount in (
             "op", "/", "/op/", "//op", "/a//b", "/a?b", "/a#b", "/..", "/../x", "/x/.", "/%2e%2E/x", "/%2", "/a b",
         )
@@ -391,9 +391,9 @@ WRONG: Final = [
         "url",
         'url = "$bank.example/alice"',
         "wallet_address[0].url",
-        "is a payment pointer: write its URL, with https:// in place of $",
+        "is a payment pointer: write a URL, with https:// in place of $",
     ),
-    ("url", 'url = "https://bank.example/..%2fadmin"', "wallet_address[0].url", "must not hold %2F, %5C, %25 or a dot"),
+    ("url", 'url = "https://bank.example/..%2fadmin"', "wallet_address[0].url", "must not contain %2F, %5C,"),
     ("asset_code", 'asset_code = ""', "wallet_address[0].asset_code", "must be 1 to 32 printable ASCII characters"),
     ("asset_scale", "asset_scale = 256", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
     ("asset_scale", "asset_scale = -1", "wallet_address[0].asset_scale", "must be an integer from 0 to 255"),
@@ -402,24 +402,24 @@ WRONG: Final = [
         'url = "https://bank.example/b',
         'url = "https://BANK.example/alice"',
         "wallet_address[1].url",
-        "holds the same value as wallet_address[0].url: list https://bank.example/alice once",
+        "holds the same value as wallet_address[0].url: list https://bank.example/alice only once",
     ),
     ("value", 'value = "two words"', "token[0].value", "the access token must be 1 to 4096 letters"),
-    ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a value"),
-    ("client", 'client = ""', "token[0].client", "a client id is 1 to 2048 printable ASCII characters"),
+    ("value", 'value = "TOKEN2"', "token[1].value", "holds the same value as token[0].value: give each token a"),
+    ("client", 'client = ""', "token[0].client", "a client id must have 1 to 2048 printable ASCII characters"),
     *(("rights", f"rights = {rights}", f"token[0].rights{place}", says) for rights, place, says in RIGHTS),
-    ("expires_at", "expires_at = 2027-01-01T00:00:00", "token[0].expires_at", "needs an offset, such as the Z of"),
+    ("expires_at", "expires_at = 2027-01-01T00:00:00", "token[0].expires_at", "has no offset from UTC: add one, such"),
     ("expires_at", "expires_at = 0001-01-01T00:00:00+23:59", "token[0].expires_at", "must be in the years 1 to 9999"),
     ("expires_at", "expires_at = 9999-12-31T23:59:59-00:01", "token[0].expires_at", "must be in the years 1 to 9999"),
     ("address", 'address = "bank"', "ilp.address", ""),
     ("address", f'address = "g.{"a" * 1000}"', "ilp.address", "the ILP address of the service must have"),
-    ("secret_files", "secret_files = []", "ilp.secret_files", "must name 1 to 8 files, not 0"),
-    ("secret_files", f"secret_files = {['new.hex'] * 9}", "ilp.secret_files", "must name 1 to 8 files, not 9"),
+    ("secret_files", "secret_files = []", "ilp.secret_files", "must name 1 to 8 files, but names 0"),
+    ("secret_files", f"secret_files = {['new.hex'] * 9}", "ilp.secret_files", "must name 1 to 8 files, but names 9"),
     (
         "secret_files",
         'secret_files = ["new.hex", "new.hex"]',
         "ilp.secret_files[1]",
-        "holds the same value as ilp.secret_files[0]: give each secret once",
+        "holds the same value as ilp.secret_files[0]: give each secret only once",
     ),
     *(
         ("path", f'path = "{path}"', "ilp.path", "must look like /ilp, without a slash at the end, dot segments")
@@ -432,13 +432,13 @@ WRONG: Final = [
         "must be an integer from 0 to 18446744073709551615, not -1",
     ),
     ("tolerance_basis_points", "tolerance_basis_points = -1", "ilp.tolerance_basis_points", "must be an integer from"),
-    ("margin_ms", "margin_ms = -1", "ilp.margin_ms", "must be an integer from 0 to 20000, not -1; usually it is 100"),
-    ("margin_ms", "margin_ms = 1000000", "ilp.margin_ms", "from 0 to 20000, not 1000000; usually it is 100 to 10000"),
+    ("margin_ms", "margin_ms = -1", "ilp.margin_ms", "must be an integer from 0 to 20000, not -1: the usual values"),
+    ("margin_ms", "margin_ms = 1000000", "ilp.margin_ms", "not 1000000: the usual values are 100 to 10000"),
     (
         "tolerance_basis_points",
         "tolerance_basis_points = 20000",
         "ilp.tolerance_basis_points",
-        "must be an integer from 0 to 5000, not 20000; usually it is 0 to 1000, because 100 is one percent, and",
+        "must be an integer from 0 to 5000, not 20000: the usual values are 0 to 1000, because 100 is one percent, and",
     ),
     ("path", 'path = "/incoming-payments"', "ilp.path", "must not be below /incoming-payments"),
     *(
@@ -448,12 +448,12 @@ WRONG: Final = [
     ('name = "other', 'name = "connector"', "peer[1].name", "holds the same value as peer[0].name: give connec"),
     ('asset_code = "EUR', 'asset_code = "€"', "peer[0].asset_code", "must be 1 to 32 printable ASCII characters"),
     ("asset_scale = 3", "asset_scale = 256", "peer[0].asset_scale", "must be an integer from 0 to 255"),
-    ("token_files", "token_files = []", "peer[0].token_files", "must name 1 to 8 files, not 0"),
+    ("token_files", "token_files = []", "peer[0].token_files", "must name 1 to 8 files, but names 0"),
     (
         "token_files",
         'token_files = ["peer.txt", "other.txt"]',
         "peer[1].token_files[0]",
-        "holds the same value as peer[0].token_files[1]: give each file a token of its own",
+        "holds the same value as peer[0].token_files[1]: give each file a different token",
     ),
     ("token_files", 'token_files = ["new.hex"]', "peer[0].token_files[0]", "same value as ilp.secret_files[0]: give"),
     ("ilp_address", 'ilp_address = "us"', "peer[0].ilp_address", "must be an ILP address of at most"),
@@ -468,7 +468,7 @@ WRONG: Final = [
     ("format", 'format = "xml"', "log.format", "must be 'text' or 'json'"),
     ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "must be an integer from 0 to 3600"),
     ("workers", "workers = 0", "listen.workers", "must be an integer from 1 to 64, not 0"),
-    ("workers", "workers = 2", "listen.workers", "is 2, but [quotas] needs one process, because each worker"),
+    ("workers", "workers = 2", "listen.workers", "is 2, but [quotas] needs a single process, because each worker"),
     ("metrics_port", "metrics_port = 65536", "listen.metrics_port", "must be an integer from 1 to 65535, not 65536"),
     ("unpaid_payments", "unpaid_payments = 501", "quotas.unpaid_payments", "must be an integer from 1 to 500, not 501"),
     ("requests_per_minute", "requests_per_minute = 0", "quotas.requests_per_minute", "must be an integer from 1 to"),
@@ -498,9 +498,9 @@ WRONG: Final = [
     ("ilp_address", 'address = "g.us"', "peer[0].address", "is not a setting: did you mean ilp_address?"),
     ("token_files", 'token_file = ["peer.txt"]', "peer[0].token_files", "(token_file is not a setting: is it"),
     ("public_get", "publicget = true", "limits.publicget", "is not a setting: did you mean public_get?"),
-    ("public_get", "asset_code = 1", "limits.asset_code", "is not a setting: it belongs in [[wallet_address]] or"),
-    ("public_get", "actions = []", "limits.actions", "is not a setting: it belongs in rights"),
-    ("address", 'address = "g.bank"\nbase_url = 1', "ilp.base_url", "it belongs in front of the first table"),
+    ("public_get", "asset_code = 1", "limits.asset_code", "is not a setting: this setting belongs in [[wallet"),
+    ("public_get", "actions = []", "limits.actions", "is not a setting: this setting belongs in rights"),
+    ("address", 'address = "g.bank"\nbase_url = 1', "ilp.base_url", "this setting belongs in front of the first table"),
     ("signature_shapes", 'signature_shapes = ["php"]', "limits.signature_shapes[0]", "did you mean php-sdk?"),
 ]  # fmt: skip
 
@@ -520,7 +520,7 @@ def test_error_names_the_setting(load: Load, tmp_path: Path, line: str, new: str
 @pytest.mark.parametrize("name", ["listen", "ilp", "limits"])
 def test_value_instead_of_a_table_is_refused(load: Load, name: str) -> None:
     """The error for a value in place of a table names the table."""
-    says = rf"{name} must be a table, not an integer: write \[{name}\] in front of its settings, once"
+    says = rf"{name} must be a table, not an integer: write \[{name}\] once, before the settings of this table"
     with pytest.raises(ConfigurationError, match=says) as refused:
         load(f"{name} = 1\n" + FULL.replace(f"[{name}]", "[other]"))
     assert {"setting": name} == refused.value.details
@@ -542,7 +542,7 @@ def test_configuration_without_a_wallet_address_is_refused(load: Load, text: str
     with pytest.raises(ConfigurationError) as refused:
         load(text)
     assert refused.value.details == {"setting": "wallet_address"}
-    assert "give at least one, as [[wallet_address]], or give [wallet_addresses]" in refused.value.description
+    assert "add at least one table [[wallet_address]], or the table [wallet_addresses]" in refused.value.description
 
 
 MISSING: Final = "does not exist: correct the name, or add the file"
@@ -573,8 +573,8 @@ SECRET_FILES: Final = [
 # content of other.txt, the message
 NEW_TOKEN: Final = "`openssl rand -hex 32` writes a new token"
 TOKEN_IN: Final = (
-    "must hold a token alone: letters, digits and -._~+/ with perhaps = at the end, "
-    f"and no `Bearer` in front; {NEW_TOKEN}"
+    "must hold only a token: letters, digits and -._~+/, then optional = characters, "
+    f"and no `Bearer` before the token: {NEW_TOKEN}"
 )
 TOKEN_FILES: Final = [
     (b"", TOKEN_IN),
@@ -628,7 +628,7 @@ def test_file_name_with_nul_is_refused(load: Load) -> None:
         ("jwk_file", r'jwk_file = "a\u0000b"', "token[0].jwk_file"),
         ("secret_files", r'secret_files = ["a\u0000b"]', "ilp.secret_files[0]"),
     ):
-        with pytest.raises(ConfigurationError, match="cannot be read: no file has such a name") as refused:
+        with pytest.raises(ConfigurationError, match="cannot be read: no file can have this name") as refused:
             load(changed(line, new))
         assert {"setting": setting} == refused.value.details
 
@@ -699,7 +699,7 @@ def test_files_with_access_for_others_get_a_warning(
     (tmp_path / name).chmod(mode)
 
     path = tmp_path / name
-    says = f"{path}: other users have access (mode {mode:04o}): chmod go-{denied} it"
+    says = f"{path}: other users have access (mode {mode:04o}): run chmod go-{denied} on it"
     all_can_pay = FULL.replace('"EUR"\nasset_scale = 3', '"USD"\nasset_scale = 2')
     assert load(all_can_pay).warnings == (() if denied is None else (says,))
 
@@ -708,12 +708,12 @@ def test_files_with_access_for_others_get_a_warning(
 @pytest.mark.parametrize(
     ("name", "mode", "expected"),
     [
-        (".", 0o777, "every user can replace the files in this folder (mode 0777): chmod o-w it"),
+        (".", 0o777, "every user can replace the files in this folder (mode 0777): run chmod o-w on it"),
         (".", 0o1777, None),  # as /tmp: a user can replace only files of that user
         (".", 0o770, None),
-        ("data", 0o757, "every user can replace the files in this folder (mode 0757): chmod o-w it"),
-        ("data/payments.sqlite3", 0o666, "every user can read or change payments (mode 0666): chmod o-rwx it"),
-        ("data/payments.sqlite3", 0o604, "every user can read or change payments (mode 0604): chmod o-rwx it"),
+        ("data", 0o757, "every user can replace the files in this folder (mode 0757): run chmod o-w on it"),
+        ("data/payments.sqlite3", 0o666, "every user can read or change payments (mode 0666): run chmod o-rwx on it"),
+        ("data/payments.sqlite3", 0o604, "every user can read or change payments (mode 0604): run chmod o-rwx on it"),
         ("data/payments.sqlite3", 0o660, None),  # a group may share the database with core banking
     ],
 )
@@ -737,7 +737,9 @@ def test_secret_of_another_owner_gets_a_warning(load: Load, tmp_path: Path) -> N
     load(LEAST)
     os.chown(tmp_path / "new.hex", 12345, -1)
     path = tmp_path / "new.hex"
-    assert f"{path} belongs to another user (uid 12345), who can change it: chown it" in load(LEAST).warnings
+    assert (
+        f"{path} belongs to another user (uid 12345), who can change the file: run chown on it" in load(LEAST).warnings
+    )
 
 
 def test_service_without_access_for_clients_gets_a_warning(load: Load) -> None:
@@ -757,8 +759,8 @@ def test_private_clients_in_production_get_a_warning(load: Load, scheme: str, wa
 
 def test_peer_without_a_payable_wallet_address_gets_a_warning(load: Load, tmp_path: Path) -> None:
     """A peer gets a warning if no wallet address has the same asset code and scale."""
-    says = "{}: peer[0] has the asset {} at scale 3, but no wallet address has this asset: this peer cannot pay"
-    how = "; correct asset_code and asset_scale, or add a wallet address with this asset"
+    says = "{}: peer[0] has the asset {} at scale 3, but no wallet address has this asset, so this peer cannot pay:"
+    how = " correct asset_code and asset_scale, or add a wallet address with this asset"
     for code in ("EUR", "USD"):
         text = says.format(tmp_path / "configuration.toml", code) + how
         assert text in load(FULL.replace('"EUR"', f'"{code}"')).warnings
@@ -778,8 +780,8 @@ def test_warnings_name_the_file_and_the_setting(load: Load, tmp_path: Path) -> N
     start = f"{tmp_path / 'configuration.toml'}: "
     assert [warning.removeprefix(start).split()[:3] for warning in warnings] == [
         ["listen.host:", "192.0.2.1", "is"],
-        ["ilp.margin_ms", "is", "20000;"],
-        ["limits.signature_age_s", "is", "7200;"],
+        ["ilp.margin_ms", "is", "20000:"],
+        ["limits.signature_age_s", "is", "7200:"],
         ["token[0].expires_at", "is", "2025-12-31T23:59:59Z,"],
         ["wallet_address[1].asset_code", "is", '"jpy":'],
         ["peer[0]", "has", "the"],
@@ -810,7 +812,7 @@ def test_file_that_would_block_is_refused(load: Load, tmp_path: Path, name: str)
     load(FULL)
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
-    with pytest.raises(ConfigurationError, match=rf"{name} is not a regular file: give the name of a file"):
+    with pytest.raises(ConfigurationError, match=rf"{name} is not a regular file: give the path of a regular file"):
         load_settings(tmp_path / "configuration.toml")
 
 
@@ -831,14 +833,14 @@ def test_file_of_endless_length_is_refused(load: Load, tmp_path: Path, name: str
         ("base_url = ", "is not TOML: Invalid value (at end of document)"),
         (
             'base_url = "a"\nbase_url = "b"',
-            "is not TOML: Cannot overwrite a value (at end of document); the setting is",
+            "is not TOML: Cannot overwrite a value (at end of document); the setting occurs",
         ),
-        ("[log]\n[log]\n", "is not TOML: Cannot declare [log] twice (at line 2, column 5); the table is given twice"),
+        ("[log]\n[log]\n", "is not TOML: Cannot declare [log] twice (at line 2, column 5); the table occurs twice"),
         ('base_url: "a"', "is not TOML: Expected = after a key in a key/value pair (at line 1, column 9)"),
         ("public_get = True", f"{INVALID} in quotes, and true and false in lower case"),
         ("host = 127.0.0.1", f"{NEWLINE}; write strings and addresses in quotes"),
         (r'database = "C:\payments.sqlite3"', f"{UNESCAPED}; write / in place of \\ in a path"),
-        (b"\xff\xfe", "is not TOML: byte 0 is not UTF-8; save it as UTF-8"),
+        (b"\xff\xfe", "is not TOML: byte 0 is not UTF-8; save the file as UTF-8"),
         (f"port = {'9' * 5000}", "is not TOML: "),
     ],
 )
@@ -853,7 +855,7 @@ def test_file_that_is_not_toml_is_refused(load: Load, tmp_path: Path, text: str 
     ("name", "says"),
     [
         ("none.toml", "does not exist: give another file with --config, or create it with `incoming-payments init FOL"),
-        ("folder", "is a folder: give the name of a file"),
+        ("folder", "is a folder: give the path of a file"),
         ("file/configuration.toml", "cannot be read: Not a directory"),
     ],
 )

@@ -73,18 +73,22 @@ WRONG: Final = [
     (
         f'base_urls = "{BASE}"',
         "base_urls",
-        'must be an array, not a string: write it in brackets, such as base_urls = ["',
+        'must be an array, not a string: write the value in brackets, such as base_urls = ["',
     ),
     (
         "base_urls = []",
         "base_urls",
-        "must name at least one URL without a query, below which your wallet addresses lie",
+        "must list one or more URLs that have no query: give the URLs with which your wallet addresses begin",
     ),
     ("base_urls = [1]", "base_urls[0]", "must be a string, not an integer"),
     ('base_urls = ["wallet.bank.example"]', "base_urls", "must be an absolute http or https URL"),
-    ('base_urls = ["https://x.example/?a=b"]', "base_urls", "must name at least one URL without a query"),
+    (
+        'base_urls = ["https://x.example/?a=b"]',
+        "base_urls",
+        "must list one or more URLs that have no query: give the URLs with",
+    ),
     ('base_urls = ["http://x.example"]', "base_urls", "must be https URLs, unless allow_private is true"),
-    ('base_urls = ["https://x.example/a%2fb"]', "base_urls", "must be URLs without %2F, %5C, %25 and dot segments"),
+    ('base_urls = ["https://x.example/a%2fb"]', "base_urls", "must not contain %2F, %5C, %25 or dot segments,"),
     (f'base_urls = ["{BASE}"]\nmax_age_s = 9', "max_age_s", "must be an integer from 10 to 86400, not 9"),
     (f'base_urls = ["{BASE}"]\nallow_private = 1', "allow_private", "must be true or false, not an integer"),
     (f'base_urls = ["{BASE}"]\nallow_http = true', "allow_http", "is not a setting"),
@@ -106,7 +110,9 @@ def test_listed_wallet_address_beside_the_table_is_refused(folder: Path) -> None
     with pytest.raises(ConfigurationError) as caught:
         loaded(folder, f'base_urls = ["{BASE}"]\n{listed}')
     reason = "a listed wallet address would stay open after the other service has closed it"
-    how = "remove [[wallet_address]] if that service keeps your wallet addresses, else remove [wallet_addresses]"
+    how = (
+        "remove [[wallet_address]] if the other service keeps your wallet addresses, or else remove [wallet_addresses]"
+    )
     expected = f"wallet_address and wallet_addresses are both given, but {reason}: {how}"
     assert caught.value.description.endswith(expected)
     assert caught.value.details["setting"] == "wallet_address"

@@ -51,33 +51,41 @@ def test_unchanged_url_is_accepted(url: str) -> None:
     check_url(url)
 
 
-WRONG_AUTHORITY: Final = "has a host or port that curl cannot read, or would rewrite: write them in their usual form"
+WRONG_AUTHORITY: Final = (
+    "has a host or port that curl cannot read, or would change: write host and port in their usual form"
+)
 WRONG_AUTHORITIES: Final = [
     "", ":1", "bank.example:", "bank.example:0", "bank.example:080", "bank.example:65536", "bank.example.", "a:1:2",
     "bank..example", "b%61nk.example", "bank.example\\a", "bank!.example", "127.1", "127.0.0.01", "0x7f.1",
     "2130706433", "127.0.0.256", "[::01]", "[0:0::1]", "[::1", "::1", "[1.2.3.4]", "[]",
 ]  # fmt: skip
 WRONG_URLS: Final = [
-    ("127.0.0.1:8080/a", "needs http:// or https:// in front"),
-    ("/incoming-payments", "needs http:// or https:// in front"),
-    ("ftp://bank.example/a", "needs http:// or https:// in front"),
-    ("", "needs http:// or https:// in front"),
-    ("http:/bank.example/", "needs http:// or https:// in front"),
-    ("https://bank.example/a b", "holds characters other than visible ASCII: percent-encode them"),
-    ("https://bank.example/a\n", "holds characters other than visible ASCII: percent-encode them"),
-    ("https://bank.example/a\nb", "holds characters other than visible ASCII: percent-encode them"),
-    ("https://bücher.example/", "holds characters other than visible ASCII: percent-encode them"),
+    ("127.0.0.1:8080/a", "does not begin with http:// or https://: add the scheme"),
+    ("/incoming-payments", "does not begin with http:// or https://: add the scheme"),
+    ("ftp://bank.example/a", "does not begin with http:// or https://: add the scheme"),
+    ("", "does not begin with http:// or https://: add the scheme"),
+    ("http:/bank.example/", "does not begin with http:// or https://: add the scheme"),
+    ("https://bank.example/a b", "contains characters other than visible ASCII: percent-encode them"),
+    ("https://bank.example/a\n", "contains characters other than visible ASCII: percent-encode them"),
+    ("https://bank.example/a\nb", "contains characters other than visible ASCII: percent-encode them"),
+    ("https://bücher.example/", "contains characters other than visible ASCII: percent-encode them"),
     ("https://bank.example/a#b", "has a fragment, which is never sent: leave out # and the text after it"),
     ("https://bank.example#", "has a fragment, which is never sent: leave out # and the text after it"),
-    ("https://u:p@bank.example/", "has a user name or password, which cannot be part of a target URI: leave it out"),
-    ("https://u@bank.example", "has a user name or password, which cannot be part of a target URI: leave it out"),
-    ("HTTPS://bank.example/", "needs scheme and host in lower case"),
-    ("https://Bank.example/", "needs scheme and host in lower case"),
+    (
+        "https://u:p@bank.example/",
+        "has a user name or password, which cannot be part of a target URI: leave out the text before @",
+    ),
+    (
+        "https://u@bank.example",
+        "has a user name or password, which cannot be part of a target URI: leave out the text before @",
+    ),
+    ("HTTPS://bank.example/", "has a scheme or host in upper case: write them in lower case"),
+    ("https://Bank.example/", "has a scheme or host in upper case: write them in lower case"),
     ("https://bank.example", "has no path: put a slash after the host"),
     ("https://bank.example?a", "has no path: put a slash after the host"),
     ("https://bank.example?a/b", "has no path: put a slash after the host"),
-    ("http://bank.example:80/", "names the default port: leave it out"),
-    ("https://[::1]:443/", "names the default port: leave it out"),
+    ("http://bank.example:80/", "names the default port: leave out the port"),
+    ("https://[::1]:443/", "names the default port: leave out the port"),
     ("https://bank.example/a?", "ends in an empty query: leave out the question mark"),
     *((f"https://{authority}/", WRONG_AUTHORITY) for authority in WRONG_AUTHORITIES),
 ]

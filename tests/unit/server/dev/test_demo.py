@@ -19,15 +19,15 @@ from kits.scripted_server import scripted_server
 
 # The steps that the demo prints, as patterns.
 STEPS: Final = [
-    r"The authorization server issues a token, which is bound to the key of a client\.",
+    r"The authorization server issues a token that is bound to the key of a client\.",
     r"The service starts on a fresh SQLite file \(process \d+\)\.",
     r"A client creates an incoming payment of 25\.00 USD\.",
     r"The client reads the payment with a signed request\.",
     r"A client reads the payment without a token and a signature\.",
-    r"A payer with the address and the secret gets a quote before any money moves\.",
+    r"A payer that has the address and the secret gets a quote before any money moves\.",
     r"The payer sends 25\.00 USD by STREAM over HTTP, in packets of 0\.10 USD, 8 at a time\.",
     r"The service is killed with SIGKILL \(process \d+\), with packets in flight\.",
-    r"The service is back \(process \d+\)\. The payer repeats the packets without a reply\.",
+    r"The service is back \(process \d+\)\. The payer repeats the packets that got no reply\.",
     r"The client reads the payment with a signed request\.",
     r"The payer's ledger is compared with the payee's, which core banking reads from the file\.",
     r"The payer tries to send 0\.01 more\.",
@@ -49,7 +49,7 @@ ANSWERS: Final = [
     CREATED,
     r"200 received 0\.00 USD of 25\.00 USD, not completed, expires [-0-9TZ:]+, can be paid by ilp",
     r"200 received 0\.00 USD, grants at http://127\.0\.0\.1:\d+",
-    r"25\.00 USD would arrive; the payment takes 25\.00 USD in all",
+    r"25\.00 USD would arrive, and the payment accepts 25\.00 USD in all",
     r"done: 25\.00 USD delivered in 250 packets, [1-9]\d* of them repeated",
     COMPLETED,
     r"payer: 25\.00 USD in 250 packets, 0\.00 USD unknown",
@@ -260,10 +260,10 @@ def test_summary_of_a_response(body: dict[str, Any], output: str) -> None:
 def test_failure_of_core_banking_ends_the_demo(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The demo ends, and leaves no process, when the core banking process dies during a call or before it."""
     with processes.core_banking(tmp_path / "payments.sqlite3") as bank:
-        with pytest.raises(StoryEnds, match="The core banking process ended"):
+        with pytest.raises(StoryEnds, match="The core banking process has ended"):
             bank("an id with spaces", "wire-1", 1)
         bank._process.wait()
-        with pytest.raises(StoryEnds, match="The core banking process ended"):
+        with pytest.raises(StoryEnds, match="The core banking process has ended"):
             bank("id", "wire-1", 1)
     assert bank._process.returncode == 1
     assert "Traceback" in capfd.readouterr().err

@@ -460,19 +460,22 @@ def write_files(folder: Path) -> None:
     (folder / "wrong.toml").write_text(text.replace("asset_scale = 2", "asset_scale = 2.0"), "utf-8")
 
 
-NEEDS_DATA: Final = "needs --data: give the body, @FILE or @-; --data '' gives an empty body"
+NEEDS_DATA: Final = "needs --data: give the body, @FILE or @-, or --data '' for an empty body"
 INSTEAD: Final = "give --key, --key-id and --token"
 NO_KEY: Final = "is not a private key in PEM, which begins with -----BEGIN PRIVATE KEY-----"
-ENCRYPTED: Final = "is encrypted: write it without a password with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
-KINDS: Final = "Ed25519 signs with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the others"
-TIMES: Final = "must lead to a time in the years 1970 to 9999"
+ENCRYPTED: Final = "is encrypted: remove the password with `openssl pkey -in ENCRYPTED.pem -out PLAIN.pem`"
+KINDS: Final = "Ed25519 signs with EdDSA, P-256 with ES256, P-384 with ES384, and RSA with the other algorithms"
+TIMES: Final = "gives a time outside the years 1970 to 9999: give another number of seconds"
 TAG: Final = "--tag must be 1 to 256 printable ASCII characters"
 METHOD: Final = "cannot be signed: give GET, POST or another method in upper case"
-NO_COMPONENT: Final = "is not a component: write it as @query, x-a or 'x-a;bs'"
-LABEL: Final = "label must be lower case letters, digits and _-.* (RFC 9651 §3.1.2), and not be in use in the request"
+NO_COMPONENT: Final = "is not a component: write a component such as @query, x-a or 'x-a;bs'"
+LABEL: Final = (
+    "label must consist of lower case letters, digits and _-.* (RFC 9651 §3.1.2), and must not be the label of "
+    "another signature"
+)
 TOKEN: Final = (
     "--token: the access token must be 1 to 4096 letters, digits and -._~+/, with = only at the end (RFC 9110 §11.2); "
-    "give the token alone, without GNAP"
+    "give only the token, without the word GNAP"
 )
 MANY: Final = [f"a{number}" for number in range(62)]
 
@@ -482,7 +485,7 @@ WRONG: Final = [
     (["CONNECT", URL], f"'CONNECT' {METHOD}"),
     (["GE T", URL], f"'GE T' {METHOD}"),
     (["G" * 63 + "\n\n", URL], f"'{'G' * 61}...' {METHOD}"),
-    (["GET", "127.0.0.1:9002/"], "the URL needs http:// or https:// in front"),
+    (["GET", "127.0.0.1:9002/"], "the URL does not begin with http:// or https://: add the scheme"),
     (["GET", f"{URL}#a"], "the URL has a fragment, which is never sent: leave out # and the text after it"),
     (["POST", URL], f"POST {NEEDS_DATA}"),
     (["PUT", URL], f"PUT {NEEDS_DATA}"),
@@ -491,7 +494,7 @@ WRONG: Final = [
     (["POST", URL, "--data", "@none"], "--data @none cannot be read: No such file or directory"),
     (["POST", URL, "--data", "@"], "--data @ cannot be read: No such file or directory"),
     (["POST", URL, "--data", "@."], "--data @. cannot be read: Is a directory"),
-    (["POST", URL, "--data", "@a\nb"], r"--data: curl cannot be given the file name 'a\nb': rename it"),
+    (["POST", URL, "--data", "@a\nb"], r"--data: curl cannot read a file with the name 'a\nb': rename the file"),
     (["POST", URL, "--data", "@huge"], "--data: the body is longer than 16777216 bytes: give a shorter one"),
     (
         ["POST", URL, "--data", "a" * (COMMAND_BODY_BYTES_MAX + 1)],
@@ -506,7 +509,7 @@ WRONG: Final = [
     ),
     (["GET", URL, "--header", "X-A: \udcff"], "--header: the value of X-A must be printable characters, on one line"),
     *(
-        (["GET", URL, "--header", f"{name}: 1"], f"--header: {name} is computed from the body: leave it out")
+        (["GET", URL, "--header", f"{name}: 1"], f"--header: sign computes {name} itself: leave out this field")
         for name in ("Content-Length", "CONTENT-DIGEST", "Transfer-Encoding")
     ),
     # key and token
@@ -525,9 +528,9 @@ WRONG: Final = [
     ),
     (
         ["GET", URL, "--key", "none.pem"],
-        "none.pem: the private key cannot be read: No such file or directory; name its file with --key",
+        "none.pem: the private key cannot be read (No such file or directory): give its file with --key",
     ),
-    (["GET", URL, "--key", "."], ".: the private key cannot be read: Is a directory; name its file with --key"),
+    (["GET", URL, "--key", "."], ".: the private key cannot be read (Is a directory): give its file with --key"),
     (["GET", URL, "--key", CLIENT_JWK], f"{CLIENT_JWK} {NO_KEY}"),
     (["GET", URL, "--key", "public.pem"], f"public.pem {NO_KEY}"),
     (["GET", URL, "--key", "encrypted.pem"], f"encrypted.pem {ENCRYPTED}"),
@@ -547,12 +550,24 @@ WRONG: Final = [
     (["GET", URL, "--token", "a b"], TOKEN),
     (["GET", URL, "--token", ""], TOKEN),
     # parameters of the signature
-    (["GET", URL, "--cover", "x-a"], "--cover: x-a is covered but absent: send it, or do not cover it (RFC 9421 §2.5)"),
-    (["GET", URL, "--cover", ""], "--cover: a covered component is not a field name in lower case (RFC 9421 §2.1)"),
-    (["GET", URL, "--cover", "X-A"], "--cover: X-A is not a field name in lower case (RFC 9421 §2.1)"),
+    (
+        ["GET", URL, "--cover", "x-a"],
+        "--cover: x-a is covered but absent: send this component, or do not cover it (RFC 9421 §2.5)",
+    ),
+    (
+        ["GET", URL, "--cover", ""],
+        "--cover: a covered component is not a field name in lower case: write the name in lower case (RFC 9421 §2.1)",
+    ),
+    (
+        ["GET", URL, "--cover", "X-A"],
+        "--cover: X-A is not a field name in lower case: write the name in lower case (RFC 9421 §2.1)",
+    ),
     (
         ["GET", URL, "--header", "X-A: é", "--cover", "x-a"],
-        "--cover: x-a has control characters or is not ASCII: send plain ASCII, or cover it with ;bs (RFC 9421 §2.1.3)",
+        (
+            "--cover: x-a has control characters or is not ASCII: send plain ASCII, or cover the field with ;bs "
+            "(RFC 9421 §2.1.3)"
+        ),
     ),
     *(
         (["GET", URL, "--cover", text], f"--cover {text!r} {NO_COMPONENT}")
@@ -586,7 +601,7 @@ def test_alg_without_a_registered_name_is_refused(folder: Path, capfd: pytest.Ca
     """The parameter alg of an algorithm that has no registered name is refused."""
     (folder / "rsa.pem").write_bytes(pem(rsa_key()))
     assert main(["sign", "GET", URL, "--key", "rsa.pem", "--algorithm", "PS256", "--alg"]) == 1
-    says = "PS256 has no registered name for the alg parameter (RFC 9421 §6.2): leave it out"
+    says = "PS256 has no registered name for the alg parameter (RFC 9421 §6.2): leave out alg_param"
     assert f"incoming-payments: {says}\n" == capfd.readouterr().err
 
 
@@ -595,14 +610,16 @@ def test_key_that_does_not_match_the_public_key_is_refused(folder: Path, capfd: 
     for key in (ed25519.Ed25519PrivateKey.generate(), rsa_key()):
         (folder / CLIENT_KEY).write_bytes(pem(key))
         assert main(["sign", "GET", URL]) == 1
-        says = f"{CLIENT_KEY} is not the private key of {CLIENT_JWK}: give the right one with --key"
+        says = f"{CLIENT_KEY} is not the private key of {CLIENT_JWK}: give the file of the private key with --key"
         assert f"incoming-payments: {says}\n" == capfd.readouterr().err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such terminals")
 def test_body_from_a_terminal_is_refused(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """`--data @-` does not wait for a terminal, and does not read a closed input."""
-    says = "--data @- reads standard input, which is a terminal or closed: pipe the body in, or give a file"
+    says = (
+        "--data @- reads standard input, but standard input is a terminal or closed: pipe the body in, or give a file"
+    )
     controller, terminal = os.openpty()
     with os.fdopen(terminal) as stdin:
         for each in (stdin, None):

@@ -90,7 +90,7 @@ def test_failure_after_a_commit_denies_no_credit(store: SqliteStore, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(LogWatch, "after_commit", fail)
-        with pytest.raises(StoreUnavailable, match="ended before its outcome was known"):
+        with pytest.raises(StoreUnavailable, match="was interrupted before its outcome was known"):
             credit(store, id, "wire-1", 1)
     assert store.load(id).received.value == 1
     assert credit(store, id, "wire-1", 1).received.value == 1

@@ -137,7 +137,9 @@ def test_file_that_lacks_a_table_is_refused(path: Path, statement: str, missing:
     """The first call that needs the table would fail. So the constructor names the table or the index."""
     SqliteStore(path).close()
     edit(path, statement)
-    with pytest.raises(StoreUnusable, match=f"schema version {VERSION}, but not {missing}: restore it from a backup"):
+    with pytest.raises(
+        StoreUnusable, match=f"schema version {VERSION}, but lacks {missing}: restore the file from a backup,"
+    ):
         SqliteStore(path)
 
 

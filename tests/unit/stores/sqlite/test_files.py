@@ -191,7 +191,8 @@ def test_checkpoint_without_space_is_logged(
         for number in range(3):
             credit(store, id, f"wire-{number}", 1)
         store.load(id)
-        assert "incoming payments: the log could not be copied into the database: disk I/O error" in caplog.messages
+        start = "incoming payments: the log could not be copied into the database, and the next checkpoint tries again"
+        assert f"{start}: disk I/O error" in caplog.messages
     with SqliteStore(path) as store:
         assert store.load(id).received.value == 3
 
@@ -248,7 +249,7 @@ def test_backup_replaces_no_file(store: SqliteStore, path: Path, tmp_path: Path)
     create(store)
     for target in (path, tmp_path / "other"):
         target.touch()
-        with pytest.raises(BackupFailed, match="exists: name a new file"):
+        with pytest.raises(BackupFailed, match="exists: choose the path of a new file"):
             store.backup(target)
     (tmp_path / "backup.db.partial").touch()
     with pytest.raises(BackupFailed, match="exists: remove it, unless another backup is running"):
@@ -265,7 +266,9 @@ def test_backup_under_a_name_of_the_database_is_refused(path: Path, suffix: str)
         link = path.with_name("link")
         link.symlink_to(target)
         for name in (target, link):
-            with pytest.raises(BackupFailed, match=f"{target} is a name for the files of the database {path}: choose"):
+            with pytest.raises(
+                BackupFailed, match=f"{target} is the name of a file that the database {path} uses: choose"
+            ):
                 store.backup(name)
     with SqliteStore(path) as store:
         assert store.load(id).id == id
@@ -323,7 +326,8 @@ def test_backup_that_differs_is_refused(
     with pytest.raises(BackupFailed) as caught:
         store.backup(tmp_path / "backup.db")
     assert caught.value.description == (
-        "the backup differs from what was written, and was removed (it differs from the database): check the disk"
+        "the backup differs from what was written, and was removed "
+        "(its header or its row counts differ from those of the database): check the disk"
     )
     assert not list(tmp_path.glob("backup*"))
 

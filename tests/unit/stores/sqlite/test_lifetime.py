@@ -28,13 +28,13 @@ from kits.sqlite_jobs import before_reads, busy_writer, writers
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("", "the path names the database's file; to keep payments in memory use MemoryStore$"),
-        (":memory:", "the path names the database's file; to keep payments in memory use MemoryStore$"),
-        ("a\0b", "the path names the database's file; to keep payments in memory use MemoryStore$"),
+        ("", "the path must name a file: to keep payments in memory, use MemoryStore$"),
+        (":memory:", "the path must name a file: to keep payments in memory, use MemoryStore$"),
+        ("a\0b", "the path must name a file: to keep payments in memory, use MemoryStore$"),
         (b"payments.db", "the path must be text or a Path, not bytes"),
         (None, "the path must be text or a Path, not NoneType"),
         (Path, "the path must be text or a Path, not the class Path"),
-        ("sqlite:///payments.db", "the path must not be a URL: write the path of the database's file, such as"),
+        ("sqlite:///payments.db", "the path must not be a URL: write the path of a file, such as"),
         ("~/payments.db", "the path begins with ~, which only a shell replaces: write the path of your home directory"),
         (Path("~/payments.db"), "the path begins with ~"),
         ("~", "the path begins with ~"),

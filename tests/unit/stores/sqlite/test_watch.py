@@ -162,7 +162,8 @@ def test_stop_reaches_every_store_on_the_file(path: Path, monkeypatch: pytest.Mo
                 call()
             assert caught.value.description == (
                 f"the store of {path} has stopped: another process that uses the database has stopped its store. "
-                "It acknowledges nothing more. Check the disk and the files, end every process that uses the database, "
+                "The store accepts no more calls. Check the disk and the files, end every process that uses the "
+                "database, "
                 "and start again"
             )
             assert refuses_everything(store, id)
@@ -318,7 +319,7 @@ def test_log_in_use_is_written_again_by_each_process(path: Path, monkeypatch: py
         id = create(other)
         monkeypatch.setattr(_disk, "sync", fails(errno.EIO))
         if how == "another store":
-            with pytest.raises(StoreStopped, match="its log cannot be written and synced"):
+            with pytest.raises(StoreStopped, match="the log cannot be written and synced"):
                 SqliteStore(path)
         else:
             child = os.fork()
@@ -773,7 +774,7 @@ def test_a_checkpoint_that_fails_stops_the_store(path: Path, id: PaymentId, monk
         remove_the_log(path)
         assert refuses_everything(store, id)
     [stop] = stops
-    assert "its disk failed" in stop.description
+    assert "the disk failed" in stop.description
 
 
 def test_a_disk_that_fails_while_the_file_is_created_is_reported_by_the_constructor(
@@ -831,9 +832,9 @@ def test_a_database_that_was_moved_away_is_not_begun_again_beside_its_log(path: 
             with pytest.raises(StoreUnusable) as caught:
                 SqliteStore(path)
             assert caught.value.description == (
-                f"{path} {state}, and the files beside it show that it held payments: put it back if it was moved or "
-                f"renamed; otherwise restore it from a backup. To begin with an empty one, move {path}-lock and "
-                f"{path}-wal away, and keep the latter, because it may hold payments"
+                f"{path} {state}, and the files beside it show that it held payments: put the database back if it was "
+                f"moved or renamed, or restore it from a backup. To begin with an empty database, move {path}-lock and "
+                f"{path}-wal to another folder, and keep the log, because it may hold payments"
             )
             path.touch()
         path.with_suffix(".away").rename(path)
