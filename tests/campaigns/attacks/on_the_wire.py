@@ -7,6 +7,7 @@ from typing import Final
 from campaigns.attacks.rows import Answer, Attempt, title
 from incoming_payments.limits import (
     BODY_BYTES_MAX,
+    BODY_PARTS_MAX,
     HEADER_BYTES_MAX,
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
@@ -199,7 +200,8 @@ def sizes(at: Scene) -> Family:
         "too large a body": [
             ("by one", as_bytes(at.post(body=b" " * (BODY_BYTES_MAX + 1)), base_url), too_large),
             ("in chunks", chunked + _chunk(b" " * 8192) * 9, too_large),
-            ("in chunks of one octet", chunked + _chunk(b" ") * (BODY_BYTES_MAX + 1), too_large),
+            ("in small chunks", chunked + _chunk(b" " * 16) * (BODY_BYTES_MAX // 16 + 1), too_large),
+            ("in too many chunks", chunked + _chunk(b" ") * (BODY_PARTS_MAX + 1), (400, None)),
         ],
     }  # fmt: skip
 
