@@ -30,6 +30,8 @@ IncomingPaymentsError              has a code, a description and details
 │   ├── PacketExpired              the packet waited too long for the store
 │   ├── ApprovalPending            the host has not decided yet: repeat the request
 │   ├── QuotaExceeded              the client has used up a quota
+│   ├── ConsumerNotFound           the feed has no consumer with this name
+│   ├── DeliveryNotFound           the consumer has no such delivery
 │   ├── WalletAddressNotFound
 │   ├── WalletAddressInactive
 │   └── HttpRefused                HTTP has a status for this refusal: method, media type, size
@@ -251,6 +253,14 @@ class QuotaExceeded(Refused, code="too_many_requests"):
         super().__init__(description)
         self.code = code
         self.retry_after_s = retry_after_s
+
+
+class ConsumerNotFound(Refused, code="unknown_consumer"):
+    """The feed has no consumer with this name."""
+
+
+class DeliveryNotFound(Refused, code="unknown_delivery"):
+    """The consumer has no dead letter with this id."""
 
 
 class WalletAddressNotFound(Refused, code="unknown_wallet_address"):

@@ -56,6 +56,17 @@ SENDER_IN_FLIGHT_MAX: Final = 64  # each packet in flight takes a thread and a c
 SENDER_PATIENCE_S_DEFAULT: Final = 30.0  # the sender gives up after this time without a Fulfill; a restart takes 2 s
 SENDER_BACKOFF_S_MAX: Final = 1.0  # the longest pause before a retry, so that the sender notices a restart within 1 s
 
+# --- the feed ---
+CONSUMER_NAME_CHARS_MAX: Final = 64  # a host name or the name of a service; the name is part of each row
+CONSUMERS_MAX: Final = 64  # consumers of one store, because each change looks at each of them
+CREDIT_DELAY_S_MAX: Final = 3600.0  # the largest setting; a later notice of money helps no receiver
+CONSUMER_DOWN_S_MAX: Final = 366 * 24 * 3600  # the largest setting for the time without success
+DELIVERY_EVENTS_MAX: Final = 1000  # events of one delivery, which are in memory together
+DELIVERY_BYTES_MAX: Final = 20_000  # the payload of one delivery (Standard Webhooks)
+DELIVERY_ERROR_CHARS_MAX: Final = 500  # the reason of a failure, which an operator reads
+DELIVERIES_CLAIMED_MAX: Final = 100  # deliveries of one claim, which one transaction writes
+FEED_ROWS_MAX: Final = 500  # rows of one batch of a registration or a clean-up, so that other writes wait for some ms
+
 # --- JSON ---
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter of this size
 JSON_DEPTH_MAX: Final = 32  # levels of a whole body, so that the parser stays below its recursion limit

@@ -42,6 +42,17 @@ def integer(least: int = 0, most: int = UINT64_MAX, *, name: str | None = None) 
     return check
 
 
+def seconds(most: float) -> Validator:
+    """Return an attrs validator for numbers of seconds from 0 to `most`."""
+
+    def check(_: object, attribute: "Attribute[float]", value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+            text = f"{attribute.name} must be a number of seconds from 0 to {most:g}, not {value!r}"
+            raise InvalidValue(text, member=attribute.name)
+
+    return check
+
+
 def instance(cls: type) -> Validator:
     """Return an attrs validator for instances of `cls`."""
 

@@ -16,6 +16,7 @@ from incoming_payments.ports.approval import (
     ProposedPayment,
 )
 from incoming_payments.ports.client_keys import AsyncClientKeys, ClientKeys
+from incoming_payments.ports.feed import AsyncFeed, Feed, Render
 from incoming_payments.ports.introspection import AsyncIntrospector, Introspector
 from incoming_payments.ports.methods import AsyncMethodAllocator, MethodAllocator
 from incoming_payments.ports.nonces import AsyncNonces, Nonces
@@ -37,6 +38,7 @@ __all__ = [
     "ApprovalPort",
     "AsyncApprovalPort",
     "AsyncClientKeys",
+    "AsyncFeed",
     "AsyncIntrospector",
     "AsyncMethodAllocator",
     "AsyncNonces",
@@ -46,6 +48,7 @@ __all__ = [
     "ClientKeys",
     "CreditDecided",
     "Decide",
+    "Feed",
     "Introspector",
     "MethodAllocator",
     "Nonces",
@@ -57,6 +60,7 @@ __all__ = [
     "ProposedCredit",
     "ProposedPayment",
     "Quotas",
+    "Render",
     "RequestAnswered",
     "StoreBatch",
     "TokenIntrospected",

@@ -1,13 +1,13 @@
-"""The tables of the database file. The first released file format is version 1."""
+"""The tables of the database file, and how a file of an earlier version gets them."""
 
 import re
 from typing import Final
 
 APPLICATION_ID: Final = int.from_bytes(b"IPay")  # the number in the header of every database file
-VERSION: Final = 1
+VERSION: Final = 2
 
 # Amounts are minor units of the asset as decimal text. Times are microseconds since 1970 in UTC.
-STATEMENTS: Final = (
+VERSION_1: Final = (
     # `sweep_at` is equal to `expires_at` until the expiry is announced, and NULL after that.
     """
     CREATE TABLE payments (
@@ -77,6 +77,71 @@ STATEMENTS: Final = (
     "CREATE TABLE nonce_count (held INTEGER NOT NULL CHECK (held >= 0), swept_until INTEGER NOT NULL) STRICT",
     "INSERT INTO nonce_count (held, swept_until) VALUES (0, 0)",
 )
+# The tables that version 2 adds.
+FEED: Final = (
+    # `scanned_to` is the last payment that the registration of a consumer has passed, until the registration is
+    # complete. `kinds` and `wallet_addresses` are lists with spaces, and NULL admits all.
+    """
+    CREATE TABLE consumers (
+        name TEXT PRIMARY KEY NOT NULL,
+        kinds TEXT,
+        wallet_addresses TEXT,
+        joins_credits INTEGER NOT NULL CHECK (joins_credits IN (0, 1)),
+        credit_delay_s REAL NOT NULL,
+        down_after_s REAL,
+        disable_after_s REAL,
+        scanned_to TEXT,
+        is_removed INTEGER NOT NULL CHECK (is_removed IN (0, 1)),
+        failing_since INTEGER,
+        disabled_at INTEGER
+    ) STRICT, WITHOUT ROWID
+    """,
+    # The streams with events that a consumer has not handled. A stream without a row is handled. `acknowledged` is the
+    # version up to which the events are handled, and `head` the version of the last event that the filter admits. An
+    # open stream has a delivery that has not ended.
+    """
+    CREATE TABLE streams (
+        consumer TEXT NOT NULL,
+        payment_id TEXT NOT NULL,
+        acknowledged INTEGER NOT NULL CHECK (acknowledged >= 0),
+        head INTEGER NOT NULL CHECK (head > acknowledged),
+        due_at INTEGER NOT NULL,
+        is_open INTEGER NOT NULL CHECK (is_open IN (0, 1)),
+        PRIMARY KEY (consumer, payment_id)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX streams_due ON streams (consumer, due_at) WHERE is_open = 0",
+    # `due_at` is NULL when the delivery has ended. `lease` is NULL while no attempt is in progress.
+    """
+    CREATE TABLE deliveries (
+        consumer TEXT NOT NULL,
+        payment_id TEXT NOT NULL,
+        first_version INTEGER NOT NULL CHECK (first_version > 0),
+        last_version INTEGER NOT NULL CHECK (last_version >= first_version),
+        payload BLOB NOT NULL,
+        attempts INTEGER NOT NULL CHECK (attempts >= 0),
+        created_at INTEGER NOT NULL,
+        due_at INTEGER,
+        lease BLOB,
+        ending TEXT CHECK (ending IN ('delivered', 'dead')),
+        ended_at INTEGER,
+        error TEXT,
+        PRIMARY KEY (consumer, payment_id, first_version),
+        CHECK ((ending IS NULL) = (ended_at IS NULL) AND (ending IS NULL) = (due_at IS NOT NULL))
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX deliveries_due ON deliveries (consumer, due_at) WHERE due_at IS NOT NULL",
+    "CREATE INDEX deliveries_leased ON deliveries (consumer, due_at) WHERE lease IS NOT NULL",
+    "CREATE INDEX deliveries_of_payment ON deliveries (payment_id)",
+    "CREATE INDEX deliveries_delivered ON deliveries (ended_at) WHERE ending = 'delivered'",
+    "CREATE INDEX deliveries_dead ON deliveries (consumer, ended_at, payment_id, first_version) WHERE ending = 'dead'",
+    # A payment has any number of `credited` events, but at most one other event after its first. This index lets a
+    # consumer that excludes `credited` events pass over them.
+    "CREATE INDEX events_of_other_kinds ON events (payment_id, version) WHERE kind <> 'credited' AND version > 1",
+)
+# The statements that bring a database of each earlier version up to the next version.
+UPGRADES: Final = {1: FEED}
+STATEMENTS: Final = (*VERSION_1, *FEED)
 _CREATE: Final = re.compile(r"CREATE (TABLE|INDEX) (\w+)")
 # The names of the tables and indexes, such as "table payments". Queries name indexes, and fail if such an index is
 # missing.
