@@ -117,7 +117,8 @@ def claim(
     consumer, health, is_ready = require(rows, name)
     (leases,) = connection.execute(_HAS_LEASE, (name, at)).fetchone()
     count = feed.claimable(consumer, health, limit=limit, has_lease=bool(leases), now=now) if is_ready else 0
-    claimed, statements = [], []
+    claimed: list[Delivery] = []
+    statements: list[tuple[str, tuple[object, ...]]] = []
     for id, first, last, payload, attempts in connection.execute(_SELECT_DUE, (name, at, count)).fetchall():
         events = _events(rows, id, first, last, frozenset(EventKind))
         lease = _lease()

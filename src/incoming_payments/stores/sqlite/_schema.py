@@ -141,7 +141,7 @@ FEED: Final = (
 )
 # The statements that bring a database of each earlier version up to the next version.
 UPGRADES: Final = {1: FEED}
-STATEMENTS: Final = (*VERSION_1, *FEED)
+STATEMENTS: Final = (*VERSION_1, *(text for statements in UPGRADES.values() for text in statements))
 _CREATE: Final = re.compile(r"CREATE (TABLE|INDEX) (\w+)")
 # The names of the tables and indexes, such as "table payments". Queries name indexes, and fail if such an index is
 # missing.
