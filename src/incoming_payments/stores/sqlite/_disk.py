@@ -5,7 +5,7 @@ import fcntl
 import os
 from typing import Final
 
-# errors that end without a repair
+# errors about a lack of resources, after which a repeated call may succeed
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
 Identity = tuple[int, int]
 
