@@ -357,7 +357,7 @@ WRONG: Final = [
     ("default_expiry_s", 'default_expiry_s = "1"', "limits.default_expiry_s", "must be an integer"),
     # of a value that cannot be
     ("base_url", 'base_url = "bank.example"', "base_url", "must be an absolute http or https URL"),
-    ("base_url", 'base_url = "http://[/"', "base_url", "has a host or port that cannot be read"),
+    ("base_url", 'base_url = "http://[/"', "base_url", "must have a valid host and port"),
     ("base_url", 'base_url = "https://bank.example/?a=b"', "base_url", "must not contain a query"),
     ("auth_server", 'auth_server = "mailto:a@b"', "auth_server", "must be an absolute http or https URL"),
     ("database", 'database = ""', "database", "must not be empty, and must not contain NUL"),
