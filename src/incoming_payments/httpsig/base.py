@@ -187,7 +187,7 @@ class BaseBuilder:
         self.message = message
         self._structured_bytes = 0
         self._structures: dict[str, http_sf.StructuredType] = {}
-        # the written values, by field and by the key of a member or `None`
+        # the values in their strict form, by field name and by the key of a member (`None` for the whole field)
         self._written: dict[tuple[str, object], str] = {}
 
     @cached_property
