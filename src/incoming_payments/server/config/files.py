@@ -26,7 +26,7 @@ _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
 ServerSecret = NewType("ServerSecret", bytes)  # the content of a file of `secret_files`
 PeerToken = NewType("PeerToken", AccessToken)  # the content of a file of `token_files`
 
-_NOT_BLOCKING: Final = getattr(os, "O_NONBLOCK", 0)  # because opening a FIFO would block until it has a writer
+_NOT_BLOCKING: Final = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO must not block until it has a writer
 
 
 @frozen
