@@ -54,7 +54,9 @@ def read_bounded(path: Path, *, if_missing: str) -> bytes:
         raise ConfigurationError("is a folder: give the path of a file") from None
     except (OSError, ValueError) as error:  # a ValueError means NUL in the name
         why = getattr(error, "strerror", None) or "no file can have this name"
-        raise ConfigurationError(f"cannot be read: {why}") from None
+        raise ConfigurationError(
+            f"cannot be read ({why}): correct the path, or let this process read the file"
+        ) from None
     if len(content) > CONFIGURATION_BYTES_MAX:
         raise ConfigurationError(f"is larger than {CONFIGURATION_BYTES_MAX} bytes: give a smaller file")
     return content

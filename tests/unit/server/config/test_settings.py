@@ -628,7 +628,9 @@ def test_file_name_with_nul_is_refused(load: Load) -> None:
         ("jwk_file", r'jwk_file = "a\u0000b"', "token[0].jwk_file"),
         ("secret_files", r'secret_files = ["a\u0000b"]', "ilp.secret_files[0]"),
     ):
-        with pytest.raises(ConfigurationError, match="cannot be read: no file can have this name") as refused:
+        with pytest.raises(
+            ConfigurationError, match=r"cannot be read \(no file can have this name\): correct the path"
+        ) as refused:
             load(changed(line, new))
         assert {"setting": setting} == refused.value.details
 
@@ -856,7 +858,10 @@ def test_file_that_is_not_toml_is_refused(load: Load, tmp_path: Path, text: str 
     [
         ("none.toml", "does not exist: give another file with --config, or create it with `incoming-payments init FOL"),
         ("folder", "is a folder: give the path of a file"),
-        ("file/configuration.toml", "cannot be read: Not a directory"),
+        (
+            "file/configuration.toml",
+            "cannot be read (Not a directory): correct the path, or let this process read the file",
+        ),
     ],
 )
 def test_unreadable_configuration_is_refused(tmp_path: Path, name: str, says: str) -> None:
