@@ -188,7 +188,7 @@ IDEMPOTENCY_KEYS_SWEPT_MAX: Final = 2  # expired keys removed for each new key; 
 
 for _smaller, _larger, _why in (
     (METADATA_BYTES_DEFAULT, BODY_BYTES_MAX, "metadata is part of the body"),
-    (METADATA_BYTES_DEFAULT, JSON_BRACKETS_MAX, "metadata may consist of brackets"),
+    (METADATA_BYTES_DEFAULT, JSON_BRACKETS_MAX, "each byte of metadata may be a bracket"),
     (METADATA_DEPTH_DEFAULT, JSON_DEPTH_MAX, "metadata is part of the body"),
     (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field is part of all fields"),
     (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "the token must fit in a header field"),
@@ -213,7 +213,7 @@ for _smaller, _larger, _why in (
     (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
     (STORE_BUSY_S_MAX, WORKER_SILENT_S_MAX, "a worker that waits for a lock is not hung"),
-    (HEADERS_BYTES_MAX + TARGET_CHARS_MAX, HEADER_SECTION_BYTES_MAX, "a valid header section must be able to arrive"),
+    (HEADERS_BYTES_MAX + TARGET_CHARS_MAX, HEADER_SECTION_BYTES_MAX, "a valid header section must fit"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a full batch must fit in the queue"),
     (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "SQLite must not keep a log that is too long"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount must fit in the allowed digits"),

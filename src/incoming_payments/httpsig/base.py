@@ -307,7 +307,7 @@ class BaseBuilder:
             return self._query_param(component)
         derive = REQUEST_COMPONENTS.get(component.name)
         if derive is None or component.parameters:
-            text = "is not a component of a request, or has a parameter that is not defined for it: see RFC 9421 §2.2"
+            text = "is not a component of a request, or has an undefined parameter: do not cover it (RFC 9421 §2.2)"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         return derive(message)
 

@@ -102,8 +102,8 @@ class Receiver:
     `methods` decrypts the addresses that it issued. `tolerance` is the amount by which a packet may exceed
     `incomingAmount`. `margin_ms` is the time in milliseconds that must remain until a Prepare expires. The commit and
     the transfer of the Fulfill to the peer must fit in this time. The peer does not pay for a late Fulfill, although
-    its money is credited. `find` returns the payment id and the keys for a destination, or raises `MalformedAddress`.
-    Raises `InvalidValue` for an invalid setting.
+    the payment was credited. `find` returns the payment id and the keys for a destination, or raises
+    `MalformedAddress`. Raises `InvalidValue` for an invalid setting.
     """
 
     methods: DerivedMethods = field(validator=instance(DerivedMethods))

@@ -32,7 +32,7 @@ from incoming_payments.outbound._http import (
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
 
-# the most bytes to receive in one iteration of the loop, because more could be thousands of small chunks
+# the number of bytes to receive in one iteration of the loop, because more could be thousands of small chunks
 _RECEIVED_BYTES_MAX: Final = 16 * 1024
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 _OPENED: Final[ContextVar[list[socket.socket]]] = ContextVar("_OPENED")  # the sockets of the current request

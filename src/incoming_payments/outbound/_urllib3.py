@@ -160,7 +160,7 @@ _DEADLINE: Final[ContextVar[_Deadline]] = ContextVar("_DEADLINE")  # the deadlin
 
 
 class _TimedReader(io.RawIOBase):
-    """A reader for the bytes of one answer. The time until the timeout begins with the creation of the reader.
+    """A reader for the bytes of one answer. The timeout starts when the reader is created.
 
     The reader also replaces the socket in `http.client.HTTPResponse`, which uses only the method `makefile`.
     """

@@ -1,4 +1,4 @@
-"""Helpers for files. They use the operating system alone, and not SQLite."""
+"""Helpers for files, which use only the operating system, not SQLite."""
 
 import errno
 import fcntl

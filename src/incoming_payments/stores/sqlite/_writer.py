@@ -230,7 +230,7 @@ class _Connection:
     def plan_checkpoint(self, frames: int) -> None:
         """Plan the next checkpoint for the time when the log has about `STORE_LOG_FRAMES_MAX` frames.
 
-        The last checkpoint found `frames`.
+        `frames` is the number of frames in the log at the last checkpoint.
         """
         due = max(self.commits, 1) * STORE_LOG_FRAMES_MAX // max(frames, 1)
         self.checkpoint_at_commits = max(1, min(due, 2 * self.checkpoint_at_commits))
