@@ -135,7 +135,9 @@ class Batch(Rows):
             self.connection.execute(_INSERT_PAYMENT, row)
         except sqlite3.IntegrityError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
-                raise PaymentExists(f"payment {payment.id} exists already") from None
+                raise PaymentExists(
+                    f"payment {payment.id} exists already: create the payment with another id"
+                ) from None
             raise
         self._events += decision.events
 
