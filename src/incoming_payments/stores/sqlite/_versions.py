@@ -16,7 +16,7 @@ from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, PARTS, UPGRADES, VERSION, VERSION_1
 
-# A single statement, because it sees the file either before or after another process creates the tables.
+# A single statement, so that all three values are from before or from after another process creates the tables.
 _IDENTIFY: Final = (
     "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
     "FROM pragma_application_id, pragma_user_version"
