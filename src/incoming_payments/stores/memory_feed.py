@@ -1,5 +1,6 @@
 """The feed of the memory store. Each method takes time linear in the number of all rows."""
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -94,12 +95,13 @@ class MemoryFeed:
 
     def wake(self) -> None:
         """Wake all watchers."""
-        for wake in list(self._watchers.values()):
-            wake()
+        for wake in self._watchers.values():
+            with contextlib.suppress(Exception):  # such as that of a closed event loop
+                wake()
 
     # --- consumers ---
 
-    def register(self, consumer: Consumer, start: Start, now: datetime) -> bool:  # noqa: ARG002 - part of the port
+    def register(self, consumer: Consumer, start: Start, now: datetime) -> bool:
         """Register `consumer` in one step, and return true. See `Feed.register`."""
         with self._lock:
             key = ("consumer", consumer.name)
@@ -108,14 +110,14 @@ class MemoryFeed:
                 self._write({key: evolve(member, consumer=consumer)})
                 return True
             if len(self._all(_Member)) >= CONSUMERS_MAX:
-                text = f"the store has {CONSUMERS_MAX} consumers, which is the limit: remove a consumer first"
-                raise InvalidValue(text, member="consumer")
+                text = f"the feed has {CONSUMERS_MAX} consumers already: remove one of them"
+                raise InvalidValue(text, member="name")
             changes: dict[Key, Any] = {key: _Member(consumer, Health())}
             if Start(start) is Start.BEGINNING:
                 for payment in self._all(IncomingPayment):
                     events = [self._rows[payment.id, version] for version in range(1, payment.version + 1)]
                     if stream := _stream_of(consumer, payment, events):
-                        changes["stream", consumer.name, payment.id] = stream
+                        changes["stream", consumer.name, payment.id] = evolve(stream, due_at=now)
             self._write(changes)
             return True
 
@@ -146,8 +148,7 @@ class MemoryFeed:
         """Disable the consumer, or enable it again. An enabled consumer continues where it was."""
         with self._lock:
             member = self._member(name)
-            health = Health() if enabled else evolve(member.health, disabled_at=member.health.disabled_at or now)
-            self._write({("consumer", name): evolve(member, health=health)})
+            self._write({("consumer", name): evolve(member, health=Health(disabled_at=None if enabled else now))})
             if enabled:
                 self.wake()
 
@@ -176,7 +177,7 @@ class MemoryFeed:
                 (row for row in waiting if _due_at(row) <= now), key=lambda row: (_due_at(row), row.record.payment_id)
             )
             has_lease = any(row.lease is not None and _due_at(row) > now for row in waiting)
-            limit = min(limit, DELIVERIES_CLAIMED_MAX)
+            limit = max(0, min(limit, DELIVERIES_CLAIMED_MAX))
             limit = claimable(member.consumer, member.health, limit=limit, has_lease=has_lease, now=now)
             rows = due[:limit]
             changes: dict[Key, Any] = {}
@@ -224,8 +225,8 @@ class MemoryFeed:
     def next_due(self, name: ConsumerName) -> datetime | None:
         """Return the time at which the next delivery is due, or `None`."""
         with self._lock:
-            self._member(name)
-            return self._next_due(name)
+            member = self._member(name)
+            return self._next_due(name) if member.health.disabled_at is None else None
 
     def skip(self, name: ConsumerName, now: datetime) -> bool:
         """Drop the waiting deliveries that were due by `now` in one step, and return true."""
@@ -236,7 +237,7 @@ class MemoryFeed:
                 if stream.due_at <= now:
                     changes["stream", name, payment] = None
             for row in self._deliveries(name):
-                if row.record.ending is None and _due_at(row) <= now:
+                if row.record.ending is None and (row.lease is None or _due_at(row) <= now):
                     changes[_key_of(row)] = None
                     if self._is_open_one(row.record):
                         changes["stream", name, row.record.payment_id] = None
@@ -263,7 +264,10 @@ class MemoryFeed:
             self._member(name)
             row = self._rows.get(("delivery", name, payment, first_version))
             if row is None or row.record.ending is not Ending.DEAD:
-                raise DeliveryNotFound(f"{name} has no dead letter of {payment} with the first version {first_version}")
+                raise DeliveryNotFound(
+                    f"the consumer {name} has no dead letter of payment {payment} that begins with version "
+                    f"{first_version}"
+                )
             record = evolve(row.record, attempts=0, due_at=now, ending=None, ended_at=None)
             self._write({_key_of(row): evolve(row, record=record)})
 

@@ -111,6 +111,14 @@ def test_deliveries_have_events_with_their_amounts() -> None:
     assert bench.feed.next_due(LEDGER) is None
 
 
+def test_claim_is_limited() -> None:
+    """A limit of zero or less claims nothing."""
+    bench = Bench()
+    bench.create()
+    bench.create()
+    assert [len(bench.claim(limit=limit)) for limit in (-1, 0, 1, 9)] == [0, 0, 1, 1]
+
+
 def test_one_delivery_of_a_stream_is_open_at_a_time() -> None:
     """Later events of a payment wait for the open delivery. Other payments do not wait."""
     bench = Bench()
@@ -180,7 +188,9 @@ def test_only_dead_letters_are_sent_again() -> None:
     for version in (1, 2):
         with pytest.raises(DeliveryNotFound) as caught:
             bench.feed.redeliver(LEDGER, id, version, NOW)
-        assert caught.value.description == f"ledger has no dead letter of {id} with the first version {version}"
+        assert caught.value.description == (
+            f"the consumer ledger has no dead letter of payment {id} that begins with version {version}"
+        )
 
 
 def test_dead_letters_are_listed_in_pages() -> None:
@@ -229,6 +239,7 @@ def test_registration_over_history_and_now() -> None:
     bench.credit(id)
     bench.register(kinds=[EventKind.CREDITED], start=Start.BEGINNING)
     bench.register("late")
+    assert bench.feed.next_due(LEDGER) == NOW
     bench.register("none", kinds=[EventKind.EXPIRED], start=Start.BEGINNING)
     assert bench.drain() == ["credited2"]
     names = [(state.consumer.name, state.is_ready, state.oldest_due_at) for state in bench.feed.consumers()]
@@ -252,7 +263,7 @@ def test_number_of_consumers_is_limited() -> None:
         bench.register(f"consumer-{number}")
     with pytest.raises(InvalidValue) as caught:
         bench.register("one-more")
-    assert caught.value.description == "the store has 64 consumers, which is the limit: remove a consumer first"
+    assert caught.value.description == "the feed has 64 consumers already: remove one of them"
 
 
 def test_removal_forgets_the_place() -> None:
@@ -293,8 +304,9 @@ def test_disabled_consumer_gets_nothing_and_loses_nothing() -> None:
     assert bench.fail(bench.take(), 0, disables=True)
     bench.feed.set_enabled(LEDGER, at(1), enabled=False)
     [state] = bench.feed.consumers()
-    assert state.health.disabled_at == NOW
+    assert state.health.disabled_at == at(1)
     assert bench.claim(2) == []
+    assert bench.feed.next_due(LEDGER) is None
     bench.feed.set_enabled(LEDGER, at(2), enabled=True)
     assert bench.take(2).attempt == 1
     bench.feed.set_enabled(LEDGER, at(3), enabled=False)
@@ -313,7 +325,7 @@ def test_skip_drops_what_was_due() -> None:
     bench.credit(retried, 1)
     bench.create()
     bench.credit(later, 5)
-    assert bench.feed.skip(LEDGER, at(2))
+    assert bench.feed.skip(LEDGER, at(0.5))
     assert bench.claim(4) == []
     assert bench.drain(5) == ["credited2"]
     assert bench.feed.settle(first, Delivered(), at(5))
@@ -352,6 +364,7 @@ def test_watchers_are_woken_by_each_change_that_makes_a_stream_due() -> None:
     bench = Bench()
     wakes: list[str] = []
     end = bench.feed.watch(lambda: wakes.append("first"))
+    bench.feed.watch(lambda: wakes.append(str(1 // 0)))  # the store does not notice
     bench.feed.watch(lambda: wakes.append("second"))
     id = bench.create()
     assert wakes == ["first", "second"]
