@@ -6,6 +6,7 @@ So before a fork each store finishes the queued updates, waits for its reads, an
 fork, parent and child open new connections when they need them.
 """
 
+import asyncio
 import contextlib
 import os
 import threading
@@ -20,7 +21,7 @@ from incoming_payments.limits import STORE_READERS_MAX, STORE_TRUNCATE_MS_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._queue import Job
-from incoming_payments.stores.sqlite._rows import Rows
+from incoming_payments.stores.sqlite._rows import Batch, Rows
 from incoming_payments.stores.sqlite._slow_reads import SlowReads
 from incoming_payments.stores.sqlite._writer import Writer
 
@@ -52,14 +53,43 @@ class Engine:
         self._idle: list[Rows] = []
         self._slow_reads = SlowReads()
         self._executor: ThreadPoolExecutor | None = None
+        self._watchers: tuple[Callable[[], None], ...] = ()
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` after each commit that makes a stream of the feed due. Return a function that ends this."""
+
+        def end() -> None:
+            with self._lock:
+                self._watchers = tuple(other for other in self._watchers if other is not wake)
+
+        with self._lock:
+            self._watchers = (*self._watchers, wake)
+        return end
+
+    def _wake(self) -> None:
+        for wake in self._watchers:
+            with contextlib.suppress(Exception):  # such as that of a closed event loop; the writer has to continue
+                wake()
 
     def submit(self, job: Job[Any]) -> None:
         """Queue `job`. Raises `StoreUnavailable` when too many jobs wait, `StoreUnusable` when the store is closed."""
         with self._lock:
             self._await_open()
             if self._writer is None:
-                self._writer = Writer(self._file, self._report, self.without_reads)
+                self._writer = Writer(self._file, self._report, self.without_reads, self._wake)
             self._writer.jobs.put(job)
+
+    def write(self, work: Callable[[Batch], T]) -> T:
+        """Return the answer of `work` in a transaction of the writer, once it is durable. Raises its errors."""
+        job = Job(work)
+        self.submit(job)
+        return job.wait()
+
+    def write_in_loop(self, work: Callable[[Batch], T]) -> "asyncio.Future[T]":
+        """Return a future of the running event loop that gets the outcome of `write`."""
+        job = Job(work, asyncio.get_running_loop())
+        self.submit(job)
+        return job.future
 
     def read(self, query: Callable[[Rows], T]) -> T:
         """Return the answer of `query` on a connection of its own.
@@ -143,6 +173,10 @@ class Engine:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(STORE_READERS_MAX, "incoming-payments-read")
             return self._executor.submit(self.read, query)
+
+    async def read_in_loop(self, query: Callable[[Rows], T]) -> T:
+        """Await the answer of `query`, which runs in another thread."""
+        return await asyncio.wrap_future(self.read_elsewhere(query))
 
     def close(self, *, wait: bool = True) -> None:
         """Finish the queued updates and close everything. A second call only waits for the first call.

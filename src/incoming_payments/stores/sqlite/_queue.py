@@ -15,6 +15,13 @@ from incoming_payments.stores.sqlite._rows import Batch
 T = TypeVar("T")
 
 
+class DecideRaised(Exception):
+    """The exception of a caller's own function. Only that caller gets the exception."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
 class Job(Generic[T]):
     """Work for the writer. The outcome goes to `future` in the event loop `loop`, or to a waiting thread.
 

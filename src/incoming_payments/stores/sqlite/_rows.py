@@ -18,6 +18,7 @@ from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, 
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnusable
 from incoming_payments.limits import NONCES_SWEPT_MAX
 from incoming_payments.stores.guard import check_nonce_capacity, check_nonce_time, sweep_at
+from incoming_payments.stores.sqlite._streams import mark
 
 _Row = tuple[Any, ...]
 
@@ -111,7 +112,8 @@ class Batch(Rows):
         # each payment as it was read, and after the updates
         self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}
         self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
-        self._events: list[Event] = []
+        self._changes: list[tuple[IncomingPayment, tuple[Event, ...]]] = []
+        self.makes_due = False  # whether the transaction makes a stream of the feed due
         self._nonces: tuple[int, int] | None = None  # the row of `nonce_count`, or `None` before it is read
 
     def payment(self, id: PaymentId) -> IncomingPayment:
@@ -137,7 +139,7 @@ class Batch(Rows):
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
                 raise PaymentExists(f"payment {payment.id} exists already") from None
             raise
-        self._events += decision.events
+        self._changes.append((payment, decision.events))
 
     def update(self, before: IncomingPayment, after: IncomingPayment, decision: Decision[Any]) -> None:
         """Replace the payment `before` by `after`. The method `payment` has returned `before`.
@@ -149,7 +151,7 @@ class Batch(Rows):
         self._changed[id] = (before if change is None else change[0], after)
         if decision.credit is not None:
             self._credits[id, decision.credit.id] = decision.credit
-        self._events += decision.events
+        self._changes.append((after, decision.events))
 
     def use_nonce(self, key: str, until: datetime, now: datetime, capacity: int) -> bool:
         """Return whether `key` is used for the first time.
@@ -190,7 +192,9 @@ class Batch(Rows):
             text = "a payment that this transaction has read could not be updated: check the database"
             raise StoreUnusable(text)
         self.connection.executemany(_INSERT_CREDIT, map(_credit_row, self._credits.values()))
-        self.connection.executemany(_INSERT_EVENT, map(_event_row, self._events))
+        events = [_event_row(event) for _, events in self._changes for event in events]
+        self.connection.executemany(_INSERT_EVENT, events)
+        self.makes_due |= mark(self.connection, self._changes)
         if self._nonces is not None:
             self.connection.execute(_UPDATE_COUNT, self._nonces)
 

@@ -19,13 +19,13 @@ from incoming_payments.ports import Decide, Observer
 from incoming_payments.stores.guard import check_insert, check_update, checked_capacity
 from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._engine import Engine
+from incoming_payments.stores.sqlite._feed import AsyncSqliteFeed, SqliteFeed
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._keys import find_creation, insert_creation
 from incoming_payments.stores.sqlite._list import Scan
-from incoming_payments.stores.sqlite._queue import Job
+from incoming_payments.stores.sqlite._queue import DecideRaised
 from incoming_payments.stores.sqlite._rows import Batch, Rows
 from incoming_payments.stores.sqlite._watch import OnStop
-from incoming_payments.stores.sqlite._writer import DecideRaised
 
 T = TypeVar("T")
 
@@ -131,6 +131,11 @@ class SqliteStore(_Store):
         """The `Nonces` port that keeps its record in this file, for all processes that open the file."""
         return SqliteNonces(self)
 
+    @property
+    def feed(self) -> SqliteFeed:
+        """The `Feed` port of the events in this file, for all processes that open the file."""
+        return SqliteFeed(self, self._engine)
+
     def backup(self, target: str | os.PathLike[str]) -> None:
         """Write a copy of the database to the new file `target`, and read it back to verify it.
 
@@ -153,9 +158,7 @@ class SqliteStore(_Store):
         self.close()
 
     def _write(self, work: Callable[[Batch], T]) -> T:
-        job = Job(work)
-        self._engine.submit(job)
-        return job.wait()
+        return self._engine.write(work)
 
 
 class AsyncSqliteStore(_Store):
@@ -206,6 +209,11 @@ class AsyncSqliteStore(_Store):
         """See `SqliteStore.nonces`."""
         return AsyncSqliteNonces(self)
 
+    @property
+    def feed(self) -> AsyncSqliteFeed:
+        """See `SqliteStore.feed`."""
+        return AsyncSqliteFeed(self, self._engine)
+
     async def backup(self, target: str | os.PathLike[str]) -> None:
         """Await the result of `SqliteStore.backup`, which runs in another thread."""
         await self._read(lambda rows: back_up(rows.connection, target, self._engine.check_answer))
@@ -221,12 +229,10 @@ class AsyncSqliteStore(_Store):
         await self.close()
 
     def _write(self, work: Callable[[Batch], T]) -> "asyncio.Future[T]":
-        job = Job(work, asyncio.get_running_loop())
-        self._engine.submit(job)
-        return job.future
+        return self._engine.write_in_loop(work)
 
     async def _read(self, query: Callable[[Rows], T]) -> T:
-        return await asyncio.wrap_future(self._engine.read_elsewhere(query))
+        return await self._engine.read_in_loop(query)
 
 
 class SqliteNonces:

@@ -32,17 +32,10 @@ from incoming_payments.stores.sqlite._checkpoint import Copied, empty_log
 from incoming_payments.stores.sqlite._errors import blames_the_statement, is_busy
 from incoming_payments.stores.sqlite._file import COPY_S_MAX, DatabaseFile
 from incoming_payments.stores.sqlite._log_watch import LogWatch
-from incoming_payments.stores.sqlite._queue import Job, Jobs, deliver
+from incoming_payments.stores.sqlite._queue import DecideRaised, Job, Jobs, deliver
 from incoming_payments.stores.sqlite._rows import Batch
 
 logger = logging.getLogger("incoming_payments.stores.sqlite")
-
-
-class DecideRaised(Exception):
-    """The exception of a caller's own function. Only that caller gets the exception."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
 
 
 class Writer:
@@ -58,12 +51,14 @@ class Writer:
         file: DatabaseFile,
         report: Reporter | None,
         without_reads: Callable[[], AbstractContextManager[object]],
+        wake: Callable[[], object],
     ) -> None:
         """Start the thread. Raises `StoreUnavailable` when the operating system refuses another thread."""
         self.jobs = Jobs()
         self._file = file
         self._report = report
         self._without_reads = without_reads
+        self._wake = wake  # called when a stream of the feed is due
         self._open: _Connection | None = None
         self._is_at_jobs = False  # whether one of the jobs can be the cause of a failure
         self._ended = threading.Event()  # set after the thread has closed its connection
@@ -105,9 +100,9 @@ class Writer:
 
     def _run(self, jobs: list[Job[Any]], *, may_add: bool) -> None:
         """Commit the work of `jobs`, together if possible, and settle them. If `may_add` is true, add later jobs."""
-        begin_s, outcome = time.perf_counter(), "committed"
+        begin_s, outcome, makes_due = time.perf_counter(), "committed", False
         try:
-            self._transact(jobs, may_add=may_add)
+            makes_due = self._transact(jobs, may_add=may_add)
         except BaseException as error:  # noqa: BLE001 - one job must not end the thread that all others need
             explained = self._file.explain(error)
             self._disconnect()
@@ -125,11 +120,14 @@ class Writer:
                 job.error.__cause__ = error
         duration_s = time.perf_counter() - begin_s
         deliver(jobs)
+        if makes_due:
+            self._wake()
         if self._report is not None:
             with suppress(BaseException):  # a `SystemExit` of the observer must not end this thread
                 self._report(StoreBatch(size=len(jobs), outcome=outcome, duration_s=duration_s))
 
-    def _transact(self, jobs: list[Job[Any]], *, may_add: bool) -> None:
+    def _transact(self, jobs: list[Job[Any]], *, may_add: bool) -> bool:
+        """Commit the work of `jobs`. Return whether it makes a stream of the feed due."""
         self._is_at_jobs = False
         if self._open is None:
             self._open = self._connect()
@@ -151,6 +149,7 @@ class Writer:
         self._is_at_jobs = False
         self._open.log_bytes = self._file.commit(connection, log)
         self._open.commits += 1
+        return batch.makes_due
 
     def _disconnect(self) -> None:
         """Close the connection, if there is one. SQLite rolls back an open transaction."""

@@ -1,0 +1,275 @@
+"""The deliveries of the feed. Each function is one job of the writer, or one read.
+
+A function that raises an error of this library raises it before its first write. No statement reads more than what is
+due: each finds its rows by a primary key or by an index, however many events the database holds.
+"""
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from incoming_payments.domain import feed
+from incoming_payments.domain.amount import Amount, Asset
+from incoming_payments.domain.events import EventKind
+from incoming_payments.domain.feed import (
+    ConsumerName,
+    Delivery,
+    DeliveryRecord,
+    Ending,
+    FeedEvent,
+    Lease,
+    Result,
+)
+from incoming_payments.domain.payment import PaymentId
+from incoming_payments.errors import DeliveryNotFound
+from incoming_payments.limits import DELIVERY_EVENTS_MAX, FEED_ROWS_MAX
+from incoming_payments.ports import Render
+from incoming_payments.stores.sqlite._consumers import find, placeholders, require, write_health
+from incoming_payments.stores.sqlite._queue import DecideRaised
+from incoming_payments.stores.sqlite._rows import (
+    Batch,
+    Rows,
+    _corrupt,
+    _micros,
+    _optional_micros,
+    _optional_time,
+    _time,
+)
+
+_LATER: Final = 2**63 - 1  # the time at which a stream without waiting events is due
+
+LEASE_BYTES: Final = 16
+_HAS_LEASE: Final = (
+    "SELECT count(*) FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_leased "
+    "WHERE consumer = ? AND lease IS NOT NULL AND due_at > ? LIMIT 1)"
+)
+_SELECT_DUE: Final = (
+    "SELECT payment_id, first_version, last_version, payload, attempts FROM deliveries INDEXED BY deliveries_due "
+    "WHERE consumer = ? AND due_at <= ? ORDER BY due_at LIMIT ?"
+)
+_SELECT_STREAMS: Final = (
+    "SELECT payment_id, acknowledged, head FROM streams INDEXED BY streams_due "
+    "WHERE consumer = ? AND is_open = 0 AND due_at <= ? ORDER BY due_at LIMIT ?"
+)
+_SELECT_EVENTS: Final = (
+    "SELECT e.version, e.kind, e.at, e.received_amount, e.credit_id, e.peer, c.amount, asset_code, asset_scale, "
+    "wallet_address FROM events AS e {} JOIN payments ON id = e.payment_id "
+    "LEFT JOIN credits AS c ON c.payment_id = e.payment_id AND c.credit_id = e.credit_id "
+    "WHERE e.payment_id = ? AND e.version BETWEEN ? AND ? AND {} ORDER BY e.version LIMIT ?"
+)
+_OTHER_KINDS: Final = "INDEXED BY events_of_other_kinds", "e.kind <> 'credited' AND e.version > 1"
+_LEASE_AGAIN: Final = (
+    "UPDATE deliveries SET lease = ?, due_at = ?, attempts = attempts + 1 "
+    "WHERE consumer = ? AND payment_id = ? AND first_version = ?"
+)
+_INSERT_DELIVERY: Final = (
+    "INSERT INTO deliveries (consumer, payment_id, first_version, last_version, payload, attempts, created_at, due_at, "
+    "lease) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?)"
+)
+_OPEN_STREAM: Final = "UPDATE streams SET is_open = 1, due_at = ? WHERE consumer = ? AND payment_id = ?"
+_DELETE_STREAM: Final = "DELETE FROM streams WHERE consumer = ? AND payment_id = ?"
+_SELECT_LEASED: Final = (
+    "SELECT attempts FROM deliveries WHERE consumer = ? AND payment_id = ? AND first_version = ? AND lease = ?"
+)
+_SETTLE: Final = (
+    "UPDATE deliveries SET lease = NULL, attempts = ?, due_at = ?, ending = ?, ended_at = ?, error = ? "
+    "WHERE consumer = ? AND payment_id = ? AND first_version = ?"
+)
+# These statements change nothing when the delivery is a dead letter that is sent again, because its stream is already
+# past the delivery.
+_OF_OPEN_STREAM: Final = "WHERE consumer = ? AND payment_id = ? AND is_open = 1 AND acknowledged < ?"
+_CLOSE_HANDLED: Final = f"DELETE FROM streams {_OF_OPEN_STREAM} AND head <= ?"  # noqa: S608
+_CLOSE: Final = f"UPDATE streams SET is_open = 0, acknowledged = ? {_OF_OPEN_STREAM}"  # noqa: S608
+_RECORD: Final = (
+    "consumer, payment_id, first_version, last_version, attempts, created_at, due_at, ending, ended_at, error"
+)
+_SELECT_RECORDS: Final = f"SELECT {_RECORD} FROM deliveries WHERE payment_id = ? ORDER BY consumer, first_version"  # noqa: S608
+_SELECT_DEAD: Final = (
+    f"SELECT {_RECORD} FROM deliveries INDEXED BY deliveries_dead WHERE consumer = ? AND ending = 'dead' "  # noqa: S608
+    "AND (ended_at, payment_id, first_version) > (?, ?, ?) ORDER BY ended_at, payment_id, first_version LIMIT ?"
+)
+_REDELIVER: Final = (
+    "UPDATE deliveries SET ending = NULL, ended_at = NULL, attempts = 0, due_at = ? "
+    "WHERE consumer = ? AND payment_id = ? AND first_version = ? AND ending = 'dead'"
+)
+_KEY: Final = "(consumer, payment_id, first_version)"
+_FORGET: Final = (
+    f"DELETE FROM deliveries WHERE {_KEY} IN (SELECT consumer, payment_id, first_version FROM deliveries "  # noqa: S608
+    "INDEXED BY deliveries_delivered WHERE ending = 'delivered' AND ended_at < ? LIMIT ?)"
+)
+_SELECT_WAITING: Final = (
+    "SELECT payment_id, first_version FROM deliveries INDEXED BY deliveries_due "
+    "WHERE consumer = ? AND due_at IS NOT NULL AND (lease IS NULL OR due_at <= ?) LIMIT ?"
+)
+_DELETE_DELIVERY: Final = "DELETE FROM deliveries WHERE consumer = ? AND payment_id = ? AND first_version = ?"
+_SKIP_STREAMS: Final = (
+    "DELETE FROM streams WHERE (consumer, payment_id) IN (SELECT consumer, payment_id FROM streams "
+    "INDEXED BY streams_due WHERE consumer = ? AND is_open = 0 AND due_at <= ? LIMIT ?)"
+)
+
+
+def claim(
+    rows: Batch, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
+) -> list[Delivery]:
+    """Lease due deliveries. See `Feed.claim`."""
+    connection, at = rows.connection, _micros(now)
+    consumer, health, is_ready = require(rows, name)
+    (leases,) = connection.execute(_HAS_LEASE, (name, at)).fetchone()
+    count = feed.claimable(consumer, health, limit=limit, has_lease=bool(leases), now=now) if is_ready else 0
+    claimed, statements = [], []
+    for id, first, last, payload, attempts in connection.execute(_SELECT_DUE, (name, at, count)).fetchall():
+        events = _events(rows, id, first, last, frozenset(EventKind))
+        lease = _lease()
+        claimed.append(
+            Delivery(
+                consumer=name, events=events, payload=payload, attempt=attempts + 1, lease=lease, leased_until=until
+            )
+        )
+        statements.append((_LEASE_AGAIN, (lease, _micros(until), name, id, first)))
+    streams = connection.execute(_SELECT_STREAMS, (name, at, count - len(claimed))).fetchall()
+    for id, acknowledged, head in streams:
+        waiting = _events(rows, id, acknowledged + 1, head, consumer.kinds or frozenset(EventKind))
+        if not waiting:  # the filter has changed, and admits none of these events now
+            statements.append((_DELETE_STREAM, (name, id)))
+            continue
+        events = feed.next_delivery(consumer, waiting)
+        try:
+            payload = render(events)
+        except BaseException as error:
+            raise DecideRaised(error) from error
+        delivery = Delivery(
+            consumer=name, events=events, payload=payload, attempt=1, lease=_lease(), leased_until=until
+        )
+        claimed.append(delivery)
+        ends = _micros(until)
+        row = (name, id, delivery.first_version, delivery.last_version, payload, at, ends, delivery.lease)
+        statements.append((_INSERT_DELIVERY, row))
+        due_at = at if head > delivery.last_version else _LATER
+        statements.append((_OPEN_STREAM, (due_at, name, id)))
+    for statement, values in statements:
+        connection.execute(statement, values)
+    return claimed
+
+
+def settle(rows: Batch, delivery: Delivery, result: Result, now: datetime) -> bool:
+    """Store what follows from `result`. See `Feed.settle`."""
+    connection, name, id = rows.connection, delivery.consumer, delivery.payment_id
+    key = (name, id, delivery.first_version)
+    row = connection.execute(_SELECT_LEASED, (*key, delivery.lease)).fetchone()
+    state = find(rows, name)
+    if row is None or state is None:
+        return False
+    consumer, health, _ = state
+    settled = feed.settle(consumer, health, row[0], result, now)
+    ended_at = None if settled.ending is None else _micros(now)
+    values = (settled.attempts, _optional_micros(settled.due_at), settled.ending, ended_at, settled.error)
+    connection.execute(_SETTLE, (*values, *key))
+    if settled.health != health:
+        write_health(rows, name, settled.health)
+    if settled.ending is not None:
+        last = delivery.last_version
+        connection.execute(_CLOSE_HANDLED, (*key, last))
+        rows.makes_due |= connection.execute(_CLOSE, (last, *key)).rowcount > 0
+    return True
+
+
+def deliveries(rows: Rows, payment: PaymentId) -> list[DeliveryRecord]:
+    """Return the deliveries of one payment."""
+    return [_record(row) for row in rows.connection.execute(_SELECT_RECORDS, (payment,))]
+
+
+def dead_letters(rows: Rows, name: ConsumerName, after: DeliveryRecord | None, limit: int) -> list[DeliveryRecord]:
+    """Return dead letters, oldest first."""
+    require(rows, name)
+    place: tuple[object, ...] = (-_LATER, "", 0)
+    if after is not None:
+        place = (_optional_micros(after.ended_at), after.payment_id, after.first_version)
+    return [_record(row) for row in rows.connection.execute(_SELECT_DEAD, (name, *place, limit))]
+
+
+def redeliver(rows: Batch, name: ConsumerName, payment: PaymentId, first_version: int, now: datetime) -> None:
+    """Make a dead letter due again."""
+    require(rows, name)
+    if not rows.connection.execute(_REDELIVER, (_micros(now), name, payment, first_version)).rowcount:
+        raise DeliveryNotFound(
+            f"the consumer {name} has no dead letter of payment {payment} that begins with version {first_version}"
+        )
+    rows.makes_due = True
+
+
+def forget(rows: Batch, before: datetime) -> bool:
+    """Delete the next acknowledged deliveries. See `Feed.forget`."""
+    return rows.connection.execute(_FORGET, (_micros(before), FEED_ROWS_MAX)).rowcount < FEED_ROWS_MAX
+
+
+def skip(rows: Batch, name: ConsumerName, now: datetime) -> bool:
+    """Drop the next waiting deliveries. See `Feed.skip`."""
+    require(rows, name)
+    connection, at = rows.connection, _micros(now)
+    waiting = connection.execute(_SELECT_WAITING, (name, at, FEED_ROWS_MAX)).fetchall()
+    connection.executemany(_DELETE_DELIVERY, [(name, *key) for key in waiting])
+    connection.executemany(_CLOSE_HANDLED, [(name, id, first, _LATER) for id, first in waiting])
+    dropped = connection.execute(_SKIP_STREAMS, (name, at, FEED_ROWS_MAX)).rowcount
+    return max(len(waiting), dropped) < FEED_ROWS_MAX
+
+
+def _events(rows: Rows, id: PaymentId, first: int, last: int, kinds: frozenset[EventKind]) -> tuple[FeedEvent, ...]:
+    """Return the first of the events of the payment from version `first` to `last` that have one of `kinds`."""
+    found: list[Any] = []
+    condition = f"e.kind IN ({placeholders(kinds)})"
+    if EventKind.CREDITED in kinds:
+        found += _select_events(rows, "", condition, (id, first, last, *kinds))
+    else:
+        if first == 1:
+            found += _select_events(rows, "", condition, (id, 1, 1, *kinds))
+        index, others = _OTHER_KINDS
+        found += _select_events(rows, index, f"{others} AND {condition}", (id, first, last, *kinds))
+    return tuple(_feed_event(id, row) for row in found)
+
+
+def _select_events(rows: Rows, index: str, condition: str, values: tuple[object, ...]) -> list[Any]:
+    statement = _SELECT_EVENTS.format(index, condition)
+    return rows.connection.execute(statement, (*values, DELIVERY_EVENTS_MAX + 1)).fetchall()
+
+
+def _feed_event(id: PaymentId, row: Sequence[Any]) -> FeedEvent:
+    version, kind, at, received, credit_id, peer, amount, code, scale, wallet_address = row
+    try:
+        asset = Asset(code, scale)
+        return FeedEvent(
+            payment_id=id,
+            version=version,
+            kind=EventKind(kind),
+            at=_time(at),
+            wallet_address=wallet_address,
+            received=Amount.parse(received, asset),
+            amount=None if amount is None else Amount.parse(amount, asset),
+            credit_id=credit_id,
+            peer=peer,
+        )
+    except (ValueError, OverflowError) as error:
+        raise _corrupt(f"event {version} of payment {id}", error) from error
+
+
+def _record(row: Sequence[Any]) -> DeliveryRecord:
+    consumer, payment_id, first, last, attempts, created_at, due_at, ending, ended_at, error = row
+    try:
+        return DeliveryRecord(
+            consumer=consumer,
+            payment_id=payment_id,
+            first_version=first,
+            last_version=last,
+            attempts=attempts,
+            created_at=_time(created_at),
+            due_at=_optional_time(due_at),
+            ending=None if ending is None else Ending(ending),
+            ended_at=_optional_time(ended_at),
+            error=error,
+        )
+    except (ValueError, OverflowError) as problem:
+        raise _corrupt(f"a delivery of payment {payment_id}", problem) from problem
+
+
+def _lease() -> Lease:
+    return Lease(os.urandom(LEASE_BYTES))
