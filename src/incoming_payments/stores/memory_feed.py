@@ -200,10 +200,10 @@ class MemoryFeed:
         """Store what follows from `result`, and return true. If the lease is lost, return false."""
         with self._lock:
             name, payment, first = delivery.consumer, delivery.payment_id, delivery.first_version
-            member = self._member(name)
             row = self._rows.get(("delivery", name, payment, first))
             if row is None or row.lease != delivery.lease:
                 return False
+            member = self._member(name)
             settled = settle(member.consumer, member.health, row.record.attempts, result, now)
             record = evolve(
                 row.record,

@@ -53,21 +53,23 @@ class Engine:
         self._idle: list[Rows] = []
         self._slow_reads = SlowReads()
         self._executor: ThreadPoolExecutor | None = None
-        self._watchers: tuple[Callable[[], None], ...] = ()
+        self._watchers: dict[object, Callable[[], None]] = {}
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` after each commit that makes a stream of the feed due. Return a function that ends this."""
 
+        token = object()
+
         def end() -> None:
             with self._lock:
-                self._watchers = tuple(other for other in self._watchers if other is not wake)
+                self._watchers.pop(token, None)
 
         with self._lock:
-            self._watchers = (*self._watchers, wake)
+            self._watchers[token] = wake
         return end
 
     def _wake(self) -> None:
-        for wake in self._watchers:
+        for wake in list(self._watchers.values()):
             with contextlib.suppress(Exception):  # such as that of a closed event loop; the writer has to continue
                 wake()
 
