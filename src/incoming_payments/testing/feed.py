@@ -329,4 +329,4 @@ class FeedContract(ConsumerContract):
             store = self.make_store(tmp_path_factory.mktemp("machine"))
             return FeedMachine(store, self.feed_of(store), partial(self.close_store, store))
 
-        run_state_machine_as_test(machine, settings=self.machine_settings)
+        run_state_machine_as_test(machine, settings=self.machine_settings)  # type: ignore[arg-type]
