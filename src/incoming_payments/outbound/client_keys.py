@@ -46,11 +46,11 @@ class HttpClientKeys:
     The port fetches a key set again after `max_age_s` seconds. It also does so when the key set lacks the key, but at
     most every `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. While the key server fails, the cached keys stay in use for
     another `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits the time of one fetch. At most `fetches` fetches
-    of unknown key sets are in flight, and at most `fetches` fetches of cached key sets. A fetch occupies the thread of
-    its caller, so slow key servers could occupy all threads of a WSGI server. To prevent this, set `fetches` to a
-    quarter of the threads. `tls` replaces the default TLS context. Restrict its key exchange as `docs/client-keys.md`
-    says, because the key server may be hostile. `clock` returns seconds and never goes back. Change `clock` only in
-    tests. Close the port with `close`.
+    of unknown key sets are in flight, and at most `fetches` fetches of cached key sets. At most `fetches` other threads
+    wait for these fetches. A fetch occupies the thread of its caller, so slow key servers could occupy all threads of a
+    WSGI server. To prevent this, set `fetches` to a quarter of the threads. `tls` replaces the default TLS context.
+    Restrict its key exchange as `docs/client-keys.md` says, because the key server may be hostile. `clock` returns
+    seconds and never goes back. Change `clock` only in tests. Close the port with `close`.
 
     `allow_private` is for development. It also allows http, a port in the URL, and IP addresses that are not public,
     such as loopback. Raises `ConfigurationError` for a wrong setting.
@@ -92,7 +92,7 @@ class HttpClientKeys:
 
 
 class AsyncHttpClientKeys:
-    """`HttpClientKeys` for asyncio, with the same arguments. A fetch occupies no thread."""
+    """`HttpClientKeys` for asyncio, with the same arguments. No thread waits for a fetch."""
 
     def __init__(
         self,
