@@ -68,10 +68,9 @@ class HttpClientKeys:
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        check_number("fetches", fetches, 1, FETCHES_MAX)
         self._is_development = allow_private
         self._fetcher = Fetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, FETCHES_OF_DOMAIN_MAX),
+            _documents(max_age_s, clock, fetches),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
@@ -104,10 +103,9 @@ class AsyncHttpClientKeys:
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        check_number("fetches", fetches, 1, FETCHES_MAX)
         self._is_development = allow_private
         self._fetcher = AsyncFetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, FETCHES_OF_DOMAIN_MAX),
+            _documents(max_age_s, clock, fetches),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
@@ -125,6 +123,13 @@ class AsyncHttpClientKeys:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._fetcher.aclose()
+
+
+def _documents(max_age_s: float, clock: Callable[[], float], fetches: int) -> Documents[KeySet]:
+    """Return an empty cache. Of 2 or 3 `fetches`, each parent domain gets one, so that others get one too."""
+    check_number("fetches", fetches, 1, FETCHES_MAX)
+    of_domain_max = min(FETCHES_OF_DOMAIN_MAX, 1 + fetches // 4)
+    return Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, of_domain_max)
 
 
 def _url(client: ClientId, is_development: bool) -> str | None:

@@ -316,6 +316,17 @@ def test_few_unknown_key_sets_are_fetched_at_the_same_time(keys: Lookups, peer: 
         assert [few.find(*call) for call in calls] == [OLD] * 10  # a refused look-up has no cool-down
 
 
+@pytest.mark.parametrize("cls", BOTH)
+def test_slow_servers_of_one_domain_do_not_take_the_only_two_fetches(cls: type, peer: Peer) -> None:
+    """A server with eight threads has two fetches of unknown key sets at the same time."""
+    with https_peer() as slow, looking_up(cls, fetches=2, timeout_s=1) as keys:
+        slow.hang()
+        hostile = [(client(slow, f"/{n}"), "old") for n in range(3)]
+        outcomes = keys.find_all([*hostile, (client(peer, host="localhost"), "old")], catch=ClientKeysUnavailable)
+    assert [type(outcome) for outcome in outcomes[:-1]] == [ClientKeysUnavailable] * 3
+    assert outcomes[-1] == OLD
+
+
 @pytest.mark.parametrize(("is_known", "outcome"), [(False, ClientKeysUnavailable), (True, dict)])
 def test_few_threads_wait_for_a_slow_key_set(peer: Peer, clock: Clock, is_known: bool, outcome: type) -> None:
     """One slow key server does not occupy all threads. A known key is used without waiting."""
