@@ -166,6 +166,13 @@ class Documents(Generic[T]):
                 return entry.document
         raise self.unavailable(entry.failure)
 
+    def cached(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
+        """Return the cached document, for a caller that may not wait for the fetch. Raises `unavailable`."""
+        with self._lock:
+            if self._is_of_use(entry, suffices):
+                return entry.document
+        raise self.unavailable(f"too many other threads wait for the fetch of {entry.url} or of other documents")
+
     def late(self, url: str) -> PortUnavailable:
         """Return the error to raise when a fetch by another thread or event loop does not end."""
         return self.unavailable(f"another thread or event loop is still fetching {url}: repeat the request later")
@@ -240,9 +247,18 @@ class _Fetcher(Generic[T]):
 
 
 class Fetcher(_Fetcher[T]):
-    """A fetcher that looks up documents in the thread of the caller."""
+    """A fetcher that looks up documents in the thread of the caller.
+
+    At most `fetches` threads wait for the fetches of other threads, because one slow server could occupy all threads of
+    a WSGI server.
+    """
 
     _open = staticmethod(open_http)
+
+    def begin(self) -> None:
+        """Start with no document, no connection and no thread that waits."""
+        super().begin()
+        self._waits = threading.Semaphore(self._documents.fetches)
 
     def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if it does not exist. See `Documents.result`."""
@@ -250,11 +266,19 @@ class Fetcher(_Fetcher[T]):
         if flight is not None:
             if is_mine:
                 self._fetch(entry, flight)
-            try:
-                flight.result(self._timeout_s + _SLACK_S)
-            except TimeoutError:
-                raise self._documents.late(url) from None
+            elif self._waits.acquire(blocking=False):
+                self._wait(url, flight)
+            else:
+                return self._documents.cached(entry, suffices)
         return self._documents.result(entry, suffices)
+
+    def _wait(self, url: str, flight: "Future[None]") -> None:
+        try:
+            flight.result(self._timeout_s + _SLACK_S)
+        except TimeoutError:
+            raise self._documents.late(url) from None
+        finally:
+            self._waits.release()
 
     def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
         outcome: HttpAnswer | HttpFailed = _INTERRUPTED
