@@ -14,7 +14,14 @@ from http_sf.types import BareItemType
 
 from incoming_payments import limits
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig.base import SF_KEY, Component, Coverage, Parameters, serialise_parameters
+from incoming_payments.httpsig.base import (
+    SF_KEY,
+    Component,
+    Coverage,
+    Parameters,
+    count_parts,
+    serialise_parameters,
+)
 
 POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, which is the last that `datetime` can hold
 # The signature parameters of RFC 9421 §2.3: those with a time, and the greatest length in characters of the others.
@@ -159,6 +166,10 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     # `http_sf` also parses this form, but more slowly.
     if one := _ONE_BYTE_SEQUENCE.fullmatch(text):
         return {one[1]: (b64decode(one[2]), {})}
+    # The client has a token, but no quota counts a request with a wrong signature.
+    if count_parts(text) > limits.SF_PARTS_MAX:
+        text = f"{name} has more than {limits.SF_PARTS_MAX} members, items and parameters: send fewer"
+        raise MalformedField(text, field=name)
 
     def repeated(_key: str, where: str) -> NoReturn:
         # A reader that obeys RFC 9651 §4.2.2 uses the last value, but another reader may use the first value.
