@@ -39,8 +39,9 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._unfinished_bytes = 0
-        # As in `AsgiApplication`, which does not see `Upgrade` behind too many other fields.
-        self.cycle.keep_alive &= not self.parser.should_upgrade()
+        # `AsgiApplication` closes the connection after `Upgrade` or an unusual `Transfer-Encoding`, but does not see
+        # these fields behind too many other fields. CONNECT also counts as an upgrade.
+        self.cycle.keep_alive &= len(self.headers) <= HEADERS_MAX and not self.parser.should_upgrade()
         # RFC 9110 §6.5.1: a trailer field is not a header field, but uvicorn 0.54 adds it to this list.
         self.headers = []
         if len(self.pipeline) > PIPELINED_REQUESTS_MAX:

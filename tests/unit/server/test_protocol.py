@@ -34,6 +34,10 @@ SMUGGLING: Final = {
         b"X: y\r\n" * HEADERS_MAX + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n" % len(HIDDEN),
         [431],
     ),
+    "a coding before chunked, behind many fields": (
+        b"X: y\r\n" * HEADERS_MAX + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        [431],
+    ),
     "nothing wrong": (b"Content-Length: %d\r\n\r\n" % len(HIDDEN), [401]),
     "a request behind it": (b"Content-Length: 0\r\n\r\n", [401, 404]),
 }
