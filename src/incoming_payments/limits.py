@@ -153,6 +153,7 @@ FLOW_STEPS_MAX: Final = 1000  # effects in one flow; a sweep needs one for each 
 # --- adapters and the server ---
 BODY_START_S_MAX: Final = 3  # seconds until the first byte of the body, which include a round trip for 100 Continue
 BODY_S_MAX: Final = 10  # seconds for a whole body to arrive; the largest body needs 52 kbit/s
+FIELDS_READ_MAX: Final = 1000  # fields of one request, for `serve`: each takes 0.1 us, and a client could send 30,000
 BODY_PARTS_MAX: Final = 8192  # chunks of one body, for `serve`: each takes 0.4 us, and a client could send 65,536
 BACKLOG_CONNECTIONS_MAX: Final = 128  # connections that wait for the server, which accepts all in one iteration
 KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests, longer than a proxy keeps an idle connection (nginx: 60)
