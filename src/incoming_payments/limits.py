@@ -72,6 +72,7 @@ SIGNATURES_MAX: Final = 4  # signatures verified for one request, which limits t
 COMPONENTS_MAX: Final = 64  # covered components of one signature
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one for each kind of request, which take at most 7 MB
 SF_PARTS_MAX: Final = 128  # items, parameters and escapes of a structured field, 3 us each; usual fields have 20
+SF_STRING_BYTES_MAX: Final = 1024  # a field with one string; an idempotency key of escaped characters has 512
 SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item; RFC 9421 defines six
 KEY_ID_CHARS_MAX: Final = 256
 NONCE_CHARS_MAX: Final = 256
@@ -198,6 +199,7 @@ for _smaller, _larger, _why in (
     (COMPONENTS_MAX, SF_PARTS_MAX, "each component is a part of a field"),
     (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a diagnosis contains its values"),
     (CLOCK_SKEW_S_DEFAULT, SIGNATURE_AGE_S_DEFAULT, "the age limit must allow for the skew"),
+    (2 + 2 * IDEMPOTENCY_KEY_CHARS_MAX, SF_STRING_BYTES_MAX, "each character of a key may be escaped"),
     (IDEMPOTENCY_KEY_S_DEFAULT, IDEMPOTENCY_KEY_S_MAX, "the default time must be a valid setting"),
     (SIGNATURE_AGE_S_DEFAULT, SIGNATURE_AGE_S_MAX, "the default age must be a valid setting"),
     (CLOCK_SKEW_S_DEFAULT, CLOCK_SKEW_S_MAX, "the default skew must be a valid setting"),

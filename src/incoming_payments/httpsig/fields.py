@@ -6,6 +6,7 @@ Each field has one function, which returns a value or raises `MalformedField`, a
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NoReturn, cast
 
 import http_sf
@@ -137,18 +138,19 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
 def parse_string(lines: Sequence[str], name: str) -> str:
     """Return the String (RFC 9651 §3.3.3) in the field `name`, and ignore its parameters.
 
-    Raises `MalformedField` unless `lines` is one line with one String.
+    Raises `MalformedField` unless `lines` is one line of at most `limits.SF_STRING_BYTES_MAX` bytes with one String.
 
     >>> parse_string(['"text/html"'], "Accept-Name")
     'text/html'
     """
-    try:
+    value = None
+    with suppress(ValueError):  # `http_sf` and `encode` also raise `ValueError`
         [line] = lines  # a field that RFC 9651 §4.2 joins from two lines could be one String, so refuse several lines
-        value, _ = cast("Member", http_sf.parse(line.encode("ascii"), None, "item"))
-    except ValueError:  # `http_sf` and `encode` also raise `ValueError`
-        value = None
+        if len(line) <= limits.SF_STRING_BYTES_MAX:
+            value, _ = cast("Member", http_sf.parse(line.encode("ascii"), None, "item"))
     if type(value) is not str:
-        raise MalformedField(f"send {name} once, as one string in double quotes (RFC 9651 §3.3.3)", field=name)
+        text = f"send {name} once, as one string in double quotes, in at most {limits.SF_STRING_BYTES_MAX} bytes"
+        raise MalformedField(f"{text} (RFC 9651 §3.3.3)", field=name)
     return value
 
 

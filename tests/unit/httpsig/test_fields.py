@@ -18,6 +18,7 @@ from incoming_payments.limits import (
     SF_MEMBERS_MAX,
     SF_PARAMETERS_MAX,
     SF_PARTS_MAX,
+    SF_STRING_BYTES_MAX,
 )
 from kits.characters import LETTERS, TCHAR, accepted_characters
 
@@ -271,7 +272,15 @@ def test_latest_time_is_the_last_datetime() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "text"), [('"a"', "a"), ('  "a b";x=1;y ', "a b"), ('""', ""), ('"\\\\\\""', '\\"'), ('"a, b"', "a, b")]
+    ("line", "text"),
+    [
+        ('"a"', "a"),
+        ('  "a b";x=1;y ', "a b"),
+        ('""', ""),
+        ('"\\\\\\""', '\\"'),
+        ('"a, b"', "a, b"),
+        ('"a"' + ";" + "b" * (SF_STRING_BYTES_MAX - 4), "a"),
+    ],
 )
 def test_string_is_read(line: str, text: str) -> None:
     """Parameters carry no meaning, and escaped characters are one character (RFC 9651 §4.2.5)."""
@@ -279,11 +288,27 @@ def test_string_is_read(line: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "lines", [[], ["a"], ["1"], ['"a'], ['"a"x'], [""], ['"ü"'], ['"a"', '"a"'], ['"a', 'b"'], ["?1"]]
+    "lines",
+    [
+        [],
+        ["a"],
+        ["1"],
+        ['"a'],
+        ['"a"x'],
+        [""],
+        ['"ü"'],
+        ['"a"', '"a"'],
+        ['"a', 'b"'],
+        ["?1"],
+        ['"a"' + ";" + "b" * (SF_STRING_BYTES_MAX - 3)],
+    ],
 )
 def test_other_items_are_refused(lines: list[str]) -> None:
     """The message names the field, and does not repeat its value."""
     with pytest.raises(MalformedField) as caught:
         parse_string(lines, "X-A")
-    assert caught.value.description == "send X-A once, as one string in double quotes (RFC 9651 §3.3.3)"
+    expected = (
+        f"send X-A once, as one string in double quotes, in at most {SF_STRING_BYTES_MAX} bytes (RFC 9651 §3.3.3)"
+    )
+    assert caught.value.description == expected
     assert caught.value.details == {"field": "X-A"}
