@@ -182,16 +182,14 @@ def signature_base(
 class BaseBuilder:
     """Build the signature bases of one message.
 
-    Each field is parsed only once, and each part of a field is written only once, even if several components name the
-    field.
+    Each field is parsed only once, and each line is written only once, even if several signatures cover the component.
     """
 
     def __init__(self, message: RequestMessage | ResponseMessage) -> None:
         self.message = message
         self._structured_parts = 0
         self._structures: dict[str, http_sf.StructuredType] = {}
-        # the written values, by field and by the key of a member or `None`
-        self._written: dict[tuple[str, object], str] = {}
+        self._lines: dict[str, str] = {}  # the written lines, by their start
 
     @cached_property
     def _query_parameters(self) -> Mapping[str, list[str]]:
@@ -199,7 +197,10 @@ class BaseBuilder:
 
     def build(self, coverage: Coverage, signature_params: str) -> bytes:
         """Return the signature base, as `signature_base` does. `signature_params` is the value of its last line."""
-        lines = [f"{start}{self.value(component)}\n" for start, component in coverage.lines]
+        for start, component in coverage.lines:
+            if start not in self._lines:
+                self._lines[start] = f"{start}{self.value(component)}\n"
+        lines = [self._lines[start] for start, _ in coverage.lines]
         return f'{"".join(lines)}"@signature-params": {signature_params}'.encode("ascii")
 
     def value(self, component: Component) -> str:
@@ -221,7 +222,7 @@ class BaseBuilder:
         return BaseBuilder(request).value(evolve(component, parameters=without))
 
     def _field(self, component: Component) -> str:
-        value = ", ".join([_strip(line) for line in self._lines(component)])
+        value = ", ".join([_strip(line) for line in self._field_lines(component)])
         if _UNSIGNABLE.search(value):
             # The signature base is ASCII, and a newline in a value could forge another line (RFC 9421 §2.5).
             text = (
@@ -231,7 +232,7 @@ class BaseBuilder:
             _refuse(component, Code.COMPONENT_VALUE, text)
         return value
 
-    def _lines(self, component: Component) -> tuple[str, ...]:
+    def _field_lines(self, component: Component) -> tuple[str, ...]:
         if not component.is_field:
             _refuse(
                 component,
@@ -255,10 +256,7 @@ class BaseBuilder:
         _check_field_parameters(component, parameters)
         if "bs" in parameters:
             return self._binary(component)
-        part = component.name, parameters.get("key")
-        if part not in self._written:
-            self._written[part] = self._write(component, parameters)
-        return self._written[part]
+        return self._write(component, parameters)
 
     def _write(self, component: Component, parameters: Mapping[str, BareItemType]) -> str:
         """Return a structured field, or the member that `;key` names, in the strict form (RFC 9651 §4.1)."""
@@ -279,7 +277,7 @@ class BaseBuilder:
 
     def _binary(self, component: Component) -> str:
         # Encode each line by itself, so that a comma in a line differs from a comma between lines (RFC 9421 §2.1.3).
-        lines = [_strip(line) for line in self._lines(component)]
+        lines = [_strip(line) for line in self._field_lines(component)]
         if any(map(_UNSIGNABLE_BYTES.search, lines)):
             text = "has control characters, or characters outside latin-1: send other characters"
             _refuse(component, Code.COMPONENT_VALUE, text)
