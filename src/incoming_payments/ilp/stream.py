@@ -36,16 +36,9 @@ _KINDS: Final = {int(kind): kind for kind in PacketType}
 
 
 class StreamError(enum.IntEnum):
-    """The reason why a stream or a connection was closed (RFC 29 §5.4)."""
+    """The reasons for which the service closes a stream or a connection, of those in RFC 29 §5.4."""
 
     NO_ERROR = 0x01
-    INTERNAL_ERROR = 0x02
-    ENDPOINT_BUSY = 0x03
-    FLOW_CONTROL_ERROR = 0x04
-    STREAM_ID_ERROR = 0x05
-    STREAM_STATE_ERROR = 0x06
-    FRAME_FORMAT_ERROR = 0x07
-    PROTOCOL_VIOLATION = 0x08
     APPLICATION_ERROR = 0x09
 
 
@@ -84,7 +77,7 @@ def _octets() -> Any:
 # The frames of RFC 29 §5.3
 @frozen
 class ConnectionClose:
-    """The sender closes the connection. `code` is usually a `StreamError`. `message` is for people."""
+    """The sender closes the connection. `code` is an error code of RFC 29 §5.4. `message` is for people."""
 
     type: ClassVar[int] = 0x01
     code: int = _uint8()
@@ -143,7 +136,7 @@ class ConnectionAssetDetails:
 
 @frozen
 class StreamClose:
-    """The sender closes the stream. `code` is usually a `StreamError`. `message` is for people."""
+    """The sender closes the stream. `code` is an error code of RFC 29 §5.4. `message` is for people."""
 
     type: ClassVar[int] = 0x10
     stream_id: int = _uint()

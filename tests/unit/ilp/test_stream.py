@@ -73,11 +73,6 @@ def test_every_frame_has_a_known_answer() -> None:
     assert [frame.type for frame in FRAMES] == [*range(0x01, 0x08), *range(0x10, 0x17)]
 
 
-def test_error_codes() -> None:
-    """The error codes are those of RFC 29 §5.4."""
-    assert list(StreamError) == list(range(1, 10))
-
-
 def test_packet_equals_that_of_the_node_library() -> None:
     """A packet with all frames and the largest sequence is encoded as in the Node library, and can be decoded."""
     packet = StreamPacket(PacketType.REJECT, UINT64_MAX, 300, [frame for frame, _ in KNOWN])
