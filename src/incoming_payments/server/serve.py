@@ -24,8 +24,7 @@ from incoming_payments.server.background import beating, sweeping, with_tasks
 from incoming_payments.server.backup import naming_database
 from incoming_payments.server.config.settings import Settings
 from incoming_payments.server.connections import Connections
-from incoming_payments.server.description import with_document
-from incoming_payments.server.health import Application, with_health
+from incoming_payments.server.fixed_paths import Application, with_document, with_health
 from incoming_payments.server.listeners import open_listeners
 from incoming_payments.server.metrics import Metrics
 from incoming_payments.server.output import log_to_stderr, say
