@@ -77,7 +77,7 @@ class IncomingPaymentsError(Exception):
     def __init__(self, description: str, **details: object) -> None:
         super().__init__(description)
         self.description = description
-        self.details: Mapping[str, object] = details
+        self.details: Mapping[str, Any] = details
 
 
 class InvalidValue(IncomingPaymentsError, ValueError, code="invalid_value"):
