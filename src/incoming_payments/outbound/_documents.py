@@ -31,7 +31,8 @@ from incoming_payments.limits import (
 from incoming_payments.observers.log import LineLimit, LogEvent, log_event
 from incoming_payments.outbound import _forks
 from incoming_payments.outbound._http import HttpAnswer, HttpFailed, any_address, exceeds_share, parent_domain
-from incoming_payments.outbound._settings import check_number, check_types, open_async_http, open_http
+from incoming_payments.outbound._loop_thread import LoopThread
+from incoming_payments.outbound._settings import check_number, check_types, open_http
 from incoming_payments.wire import strict
 
 T = TypeVar("T")
@@ -152,12 +153,12 @@ class Documents(Generic[T]):
             entry.flight = None
             self._first.pop(flight, None)
             self._again.pop(flight, None)
-        flight.set_result(None)
         if failure is not None and document is not None and self._lines.admits(logger, "failed refreshes of documents"):
             text = (
                 "a document could not be fetched again, so the cached document, which is %.0f s old, stays in use: %s"
             )
             log_event(logger, logging.WARNING, LogEvent.DOCUMENT_REFRESH_FAILED, text, age_s, failure)
+        flight.set_result(None)
 
     def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
         """Return the document, or `None` if it does not exist. Raises `unavailable` when it is not available now."""
@@ -214,8 +215,6 @@ _SLACK_S: Final = 1.0
 class _Fetcher(Generic[T]):
     """The settings, the cache and the HTTP client of both fetchers."""
 
-    _open: "staticmethod[..., Any]"
-
     def __init__(
         self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
     ) -> None:
@@ -234,44 +233,57 @@ class _Fetcher(Generic[T]):
         """Start with no document and no connection."""
         self._documents = evolve(self._empty)
         # Clients choose the hosts, so idle connections could use up the file descriptors of the process.
-        self._http = self._open(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect, keeps=False)
+        self._http = open_http(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect, keeps=False)
+
+    async def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
+        outcome: HttpAnswer | HttpFailed
+        try:
+            outcome = await self._http.send(RequestMessage("GET", entry.url, _HEADERS), timeout_s=self._timeout_s)
+        except HttpFailed as error:
+            outcome = error
+        self._documents.end(entry, flight, outcome)
+
+    def _end(self, entry: Entry[T], flight: "Future[None]") -> None:
+        """Wake the callers of a fetch that was interrupted."""
+        if not flight.done():
+            self._documents.end(entry, flight, _INTERRUPTED)
 
 
 class Fetcher(_Fetcher[T]):
-    """A fetcher that looks up documents in the thread of the caller."""
+    """A fetcher for threads, which fetches in a thread of its own."""
 
-    _open = staticmethod(open_http)
+    def begin(self) -> None:
+        """Start with no document, no connection and no thread."""
+        super().begin()
+        self._thread = LoopThread(self._http)
 
     def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if it does not exist. See `Documents.result`."""
         entry, flight, is_mine = self._documents.begin(url, suffices)
         if flight is not None:
             if is_mine:
-                self._fetch(entry, flight)
+                self._begin_fetch(entry, flight)
             try:
                 flight.result(self._timeout_s + _SLACK_S)
             except TimeoutError:
                 raise self._documents.late(url) from None
         return self._documents.result(entry, suffices)
 
-    def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
-        outcome: HttpAnswer | HttpFailed = _INTERRUPTED
+    def _begin_fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
         try:
-            outcome = self._http.send(RequestMessage("GET", entry.url, _HEADERS), timeout_s=self._timeout_s)
+            work = self._thread.submit(self._fetch(entry, flight))
         except HttpFailed as error:
-            outcome = error
-        finally:
-            self._documents.end(entry, flight, outcome)
+            self._documents.end(entry, flight, error)
+        else:
+            work.add_done_callback(lambda _: self._end(entry, flight))
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._thread.close()
 
 
 class AsyncFetcher(_Fetcher[T]):
     """A fetcher that looks up documents in the event loop of the caller."""
-
-    _open = staticmethod(open_async_http)
 
     def begin(self) -> None:
         """Start with no document, no connection and no fetch."""
@@ -282,14 +294,14 @@ class AsyncFetcher(_Fetcher[T]):
     async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if it does not exist. See `Documents.result`."""
         for task in [task for task in self._work if task.get_loop().is_closed()]:
-            self._end(task)
+            self._forget(task)
         entry, flight, is_mine = self._documents.begin(url, suffices)
         if flight is not None:
             if is_mine:
                 # The task continues when this caller is cancelled
                 task = asyncio.create_task(self._fetch(entry, flight))
                 self._work[task] = entry, flight
-                task.add_done_callback(self._end)
+                task.add_done_callback(self._forget)
             try:
                 async with asyncio.timeout(self._timeout_s + _SLACK_S):
                     await asyncio.wrap_future(flight)
@@ -297,19 +309,8 @@ class AsyncFetcher(_Fetcher[T]):
                 raise self._documents.late(url) from None
         return self._documents.result(entry, suffices)
 
-    async def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
-        outcome: HttpAnswer | HttpFailed
-        try:
-            outcome = await self._http.send(RequestMessage("GET", entry.url, _HEADERS), timeout_s=self._timeout_s)
-        except HttpFailed as error:
-            outcome = error
-        self._documents.end(entry, flight, outcome)
-
-    def _end(self, task: "asyncio.Task[None]") -> None:
-        """Forget a task that has ended. If the task was interrupted, wake its callers."""
-        entry, flight = self._work.pop(task)
-        if not flight.done():
-            self._documents.end(entry, flight, _INTERRUPTED)
+    def _forget(self, task: "asyncio.Task[None]") -> None:
+        self._end(*self._work.pop(task))
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -883,12 +883,41 @@ def test_wrong_settings_are_refused(cls: type, settings: dict[str, Any], text: s
     assert raised.value.details == {"setting": next(iter(settings))}
 
 
-@pytest.mark.parametrize(("cls", "package"), [(HttpClientKeys, "urllib3"), (AsyncHttpClientKeys, "aiohttp")])
-def test_missing_extra_is_named(cls: type, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cls", [HttpClientKeys, AsyncHttpClientKeys])
+def test_missing_extra_is_named(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which extra to install."""
-    monkeypatch.delitem(sys.modules, f"incoming_payments.outbound._{package}", raising=False)
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "incoming_payments.outbound._aiohttp", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(
-        ModuleNotFoundError, match=rf"^{package} is not installed: run pip install 'incoming-payments\[outbound\]'"
+        ModuleNotFoundError, match=r"^aiohttp is not installed: run pip install 'incoming-payments\[outbound\]'"
     ):
         cls()
+
+
+def test_thread_that_cannot_be_started_is_an_outage(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system without more threads is an outage, and no defect. A later call tries again."""
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    clock = Clock()
+    with looking_up(HttpClientKeys, clock=clock) as keys:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_thread)
+            with pytest.raises(ClientKeysUnavailable, match="can't start new thread"):
+                keys.port.find(client(peer), "old")
+        clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
+        assert keys.find(client(peer), "old") == OLD
+
+
+def test_close_ends_the_fetches_of_other_threads(peer: Peer) -> None:
+    """They fail at once."""
+    peer.hang()
+    with looking_up(HttpClientKeys, timeout_s=20) as keys, ThreadPoolExecutor() as pool:
+        call = pool.submit(keys.port.find, client(peer), "old")
+        while not keys.port._fetcher._documents._first:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        keys.port.close()
+        with pytest.raises(ClientKeysUnavailable, match="the fetch was interrupted"):
+            call.result(5)
