@@ -42,7 +42,7 @@ class MemoryStore:
             if keyed is not None and (earlier := self._creation(keyed.client, keyed.key, payment.created_at)):
                 return earlier
             if payment.id in self._rows:
-                raise PaymentExists(f"payment {payment.id} exists already")
+                raise PaymentExists(f"payment {payment.id} exists already: create the payment with another id")
             if keyed is not None:
                 self._remove_ended_keys(payment.created_at)
                 heapq.heappush(self._keys_by_end, (keyed.until, (keyed.client, keyed.key, "key")))

@@ -45,7 +45,7 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str], check_an
         expected = _copy(source, partial)
         _sync(partial)
         _verify(partial, expected)
-        check_answer()  # sync the data before the backup gets its name
+        check_answer()  # make all checks before the backup gets its name
         # `link` refuses to replace a file that another program has created in the meantime.
         os.link(partial, path)
         try:

@@ -33,8 +33,9 @@ from incoming_payments.stores.sqlite._watch import FileWatch, OnStop
 T = TypeVar("T")
 
 SQLITE_VERSION_MIN: Final = (3, 37, 0)  # the first release with STRICT tables
-# The pause between attempts to get a lock. It is shorter than a commit of another process, so that this process gets
-# its turn. With 1 ms, the slowest creates of two processes take 1.6 times as long (benchmark `http`, p99).
+# The pause between attempts to get a lock. The pause is shorter than a commit, so that this process gets the lock
+# between two commits of another process. With 1 ms, the slowest creates of two processes take 60 % longer (benchmark
+# `http`, p99).
 _POLL_S: Final = 0.0002
 COPY_S_MAX: Final = 0.01  # the longest wait for the write lock before a checkpoint, as long as several commits take
 
@@ -42,7 +43,7 @@ COPY_S_MAX: Final = 0.01  # the longest wait for the write lock before a checkpo
 # acknowledged commits. On macOS only F_FULLFSYNC reaches the disk.
 _SYNCED: Final = "synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"
 
-# A single statement, because it sees the file either before or after another process creates the tables.
+# A single statement, so that all three values are from before or from after another process creates the tables.
 _IDENTIFY: Final = (
     "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
     "FROM pragma_application_id, pragma_user_version"
@@ -97,9 +98,9 @@ class DatabaseFile:
     def restore(self, known: bytes) -> bytes:
         """Restore the log, begin another log, and return the id of the database. `known` is the id in the lock file.
 
-        Begin another log because the disk may have lost the location of the old log too, and a write in place does not
-        repair the location. Return `UNKNOWN` while only the log has a new id, because `has_id` reads the database
-        without its log.
+        Begin another log, because the disk may also have lost the location of the old log. Writing the old log again in
+        place does not repair the location. Return `UNKNOWN` while only the log has a new id, because `has_id` reads the
+        database without its log.
         """
         _, connection = self._restored()
         empty_log(connection, self.watch)
@@ -167,8 +168,7 @@ class DatabaseFile:
         connection.execute("COMMIT")
         size_bytes = log.after_commit()
         if not size_bytes:
-            # Another process may have emptied the log by a checkpoint. If no process has, this call finds that frames
-            # are lost.
+            # A checkpoint of another process may have emptied the log. If not, this call detects the lost frames.
             self.copy_log(connection)
         return size_bytes
 
@@ -266,7 +266,7 @@ class DatabaseFile:
         return connection
 
     def patiently(self, action: Callable[[], T], patience_s: float | None = None) -> T:
-        """Repeat `action` while another process holds the lock. SQLite's own busy handler may never get the lock.
+        """Repeat `action` while another process holds the lock. The busy handler of SQLite may never get the lock.
 
         Raises `sqlite3.OperationalError` after `patience_s` seconds, which is `busy_s` if it is not given.
         """

@@ -72,7 +72,7 @@ STATEMENTS: Final = (
     # The used nonces. A nonce is kept until its signature is too old.
     "CREATE TABLE nonces (key TEXT PRIMARY KEY NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE INDEX nonces_to_sweep ON nonces (until)",
-    # `held` is the number of nonces, because counting the rows would take time linear in their number. Nonces with
+    # `held` stores the number of nonces, because counting the rows would take time linear in their number. Nonces with
     # `until` up to `swept_until` may have been removed.
     "CREATE TABLE nonce_count (held INTEGER NOT NULL CHECK (held >= 0), swept_until INTEGER NOT NULL) STRICT",
     "INSERT INTO nonce_count (held, swept_until) VALUES (0, 0)",
