@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from incoming_payments.errors import ConfigurationError, StoreStopped
@@ -64,7 +63,6 @@ def serve(settings: Settings) -> int:
         server.should_exit = True
 
     signals = hangups()
-    _check_database(settings.given.database)
     given = settings.given
     connections = Connections(given)  # a wrong setting causes an error before any file is created
     with open_listeners(given.listen.host, given.listen.port, given.listen.workers) as listeners:
@@ -168,13 +166,6 @@ def build(
     )
     described = with_document(application, settings.policy, listen.mount)
     return with_health(described, service) if listen.health else described
-
-
-def _check_database(path: Path) -> None:
-    """Raise `ConfigurationError` when the folder of the database does not exist, before any file is created."""
-    if not path.parent.is_dir():
-        text = f"the folder {path.parent} does not exist: create the folder, or give a file in another folder"
-        raise ConfigurationError(f"database: {text}", setting="database")
 
 
 def _warn(text: str, settings: Settings) -> None:
