@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, get_args
+from typing import Final, Generic, TypeVar, get_args
 
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, InvalidValue
@@ -33,9 +33,6 @@ from incoming_payments.outbound._http import CONNECTIONS_DEFAULT, AnswerTooLarge
 from incoming_payments.outbound._loop_thread import LoopThread
 from incoming_payments.outbound._settings import check_number, check_types, open_http, wrong
 from incoming_payments.ports.clock import utc_now
-
-if TYPE_CHECKING:
-    from incoming_payments.outbound._aiohttp import AsyncHttpClient
 
 T = TypeVar("T")
 
@@ -116,14 +113,6 @@ class _Introspector:
         self._shared = open_client(connections=self._connections - reserved)
         self._reserved = open_client(connections=reserved) if reserved else self._shared
 
-    def _http(self, query: TokenQuery) -> "AsyncHttpClient":
-        """Return the HTTP client for `query`. An attacker's random tokens never get a reserved connection."""
-        return self._reserved if self._active.get(query.token.digest) else self._shared
-
-    def _attempt(self, query: TokenQuery, deadline: float) -> "_Attempt":
-        was_active = bool(self._active.get(query.token.digest))
-        return _Attempt(self._url, self._breaker, deadline, was_active=was_active)
-
     def _name(self, query: TokenQuery) -> Hashable:
         """Return the key of the answer in the cache. Queries with the same key get the same answer."""
         if self._dialect == "rafiki":
@@ -172,7 +161,9 @@ class _Introspector:
         return self._read(query, name, await self._flights.run(name, fetch))
 
     async def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
-        attempt = self._attempt(query, deadline)
+        was_active = bool(self._active.get(query.token.digest))
+        http = self._reserved if was_active else self._shared  # random tokens never get a reserved connection
+        attempt = _Attempt(self._url, self._breaker, deadline, was_active=was_active)
         if attempt.must_probe:
             # All callers wait for the result of the probe, so the probe continues when this caller is cancelled.
             self._probing = asyncio.create_task(self._probe(attempt))
@@ -181,7 +172,7 @@ class _Introspector:
         try:
             while True:
                 try:
-                    return attempt.body(await self._http(query).send(self._request(query), timeout_s=attempt.left_s()))
+                    return attempt.body(await http.send(self._request(query), timeout_s=attempt.left_s()))
                 except HttpFailed as error:
                     await asyncio.sleep(attempt.pause_s(error))
         except asyncio.CancelledError:
