@@ -209,13 +209,12 @@ def _domain(url: str) -> str:
 
 
 _INTERRUPTED: Final = HttpFailed("the fetch was interrupted: try again")
-# Seconds to wait after the timeout of a fetch. If the fetch has not ended by then, its thread or event loop has
-# stopped.
+# Seconds to wait after the timeout of a fetch. If the fetch has not ended by then, its thread has stopped.
 _SLACK_S: Final = 1.0
 
 
-class _Fetcher(Generic[T]):
-    """The settings, the cache and the HTTP client of both fetchers."""
+class Fetcher(Generic[T]):
+    """Fetch documents, in a thread of its own. A hostile server cannot occupy the event loop of a caller."""
 
     def __init__(
         self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
@@ -232,10 +231,44 @@ class _Fetcher(Generic[T]):
         _forks.begin(self)
 
     def begin(self) -> None:
-        """Start with no document and no connection."""
+        """Start with no document, no connection and no thread."""
         self._documents = evolve(self._empty)
         # Clients choose the hosts, so idle connections could use up the file descriptors of the process.
         self._http = open_http(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect, keeps=False)
+        self._thread = LoopThread(self._http)
+
+    def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
+        """Return the document at `url`, or `None` if it does not exist. See `Documents.result`."""
+        entry, flight = self._begin_fetch(url, suffices)
+        if flight is not None:
+            try:
+                flight.result(self._timeout_s + _SLACK_S)
+            except TimeoutError:
+                raise self._documents.late(url) from None
+        return self._documents.result(entry, suffices)
+
+    async def look_up_async(self, url: str, suffices: Callable[[T], bool]) -> T | None:
+        """Return the same as `look_up`."""
+        entry, flight = self._begin_fetch(url, suffices)
+        if flight is not None:
+            try:
+                async with asyncio.timeout(self._timeout_s + _SLACK_S):
+                    await asyncio.wrap_future(flight)
+            except TimeoutError:
+                raise self._documents.late(url) from None
+        return self._documents.result(entry, suffices)
+
+    def _begin_fetch(self, url: str, suffices: Callable[[T], bool]) -> tuple[Entry[T], "Future[None] | None"]:
+        """Return the entry of the document, and the fetch to wait for."""
+        entry, flight, is_new = self._documents.begin(url, suffices)
+        if flight is not None and is_new:
+            try:
+                work = self._thread.submit(self._fetch(entry, flight))
+            except HttpFailed as error:
+                self._documents.end(entry, flight, error)
+            else:
+                work.add_done_callback(lambda _: self._end(entry, flight))
+        return entry, flight
 
     async def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
         outcome: HttpAnswer | HttpFailed
@@ -250,70 +283,6 @@ class _Fetcher(Generic[T]):
         if not flight.done():
             self._documents.end(entry, flight, _INTERRUPTED)
 
-
-class Fetcher(_Fetcher[T]):
-    """A fetcher for threads, which fetches in a thread of its own."""
-
-    def begin(self) -> None:
-        """Start with no document, no connection and no thread."""
-        super().begin()
-        self._thread = LoopThread(self._http)
-
-    def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
-        """Return the document at `url`, or `None` if it does not exist. See `Documents.result`."""
-        entry, flight, is_mine = self._documents.begin(url, suffices)
-        if flight is not None:
-            if is_mine:
-                self._begin_fetch(entry, flight)
-            try:
-                flight.result(self._timeout_s + _SLACK_S)
-            except TimeoutError:
-                raise self._documents.late(url) from None
-        return self._documents.result(entry, suffices)
-
-    def _begin_fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
-        try:
-            work = self._thread.submit(self._fetch(entry, flight))
-        except HttpFailed as error:
-            self._documents.end(entry, flight, error)
-        else:
-            work.add_done_callback(lambda _: self._end(entry, flight))
-
     def close(self) -> None:
         """Close the connections."""
         self._thread.close()
-
-
-class AsyncFetcher(_Fetcher[T]):
-    """A fetcher that looks up documents in the event loop of the caller."""
-
-    def begin(self) -> None:
-        """Start with no document, no connection and no fetch."""
-        super().begin()
-        # The event loop keeps only weak references to tasks
-        self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}
-
-    async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
-        """Return the document at `url`, or `None` if it does not exist. See `Documents.result`."""
-        for task in [task for task in self._work if task.get_loop().is_closed()]:
-            self._forget(task)
-        entry, flight, is_mine = self._documents.begin(url, suffices)
-        if flight is not None:
-            if is_mine:
-                # The task continues when this caller is cancelled
-                task = asyncio.create_task(self._fetch(entry, flight))
-                self._work[task] = entry, flight
-                task.add_done_callback(self._forget)
-            try:
-                async with asyncio.timeout(self._timeout_s + _SLACK_S):
-                    await asyncio.wrap_future(flight)
-            except TimeoutError:
-                raise self._documents.late(url) from None
-        return self._documents.result(entry, suffices)
-
-    def _forget(self, task: "asyncio.Task[None]") -> None:
-        self._end(*self._work.pop(task))
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()

@@ -8,6 +8,7 @@ A client chooses the URL of its wallet address, so the URL is hostile input. The
 redirect. It connects only to a public IP address, which it checks after the look-up of the name.
 """
 
+import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ from incoming_payments.limits import (
     FETCHES_MAX,
     FETCHES_OF_DOMAIN_MAX,
 )
-from incoming_payments.outbound._documents import AsyncFetcher, Documents, Fetcher, read_object
+from incoming_payments.outbound._documents import Documents, Fetcher, read_object
 from incoming_payments.outbound._http import HttpAnswer, HttpFailed
 from incoming_payments.outbound._settings import check_number
 
@@ -92,7 +93,7 @@ class HttpClientKeys:
 
 
 class AsyncHttpClientKeys:
-    """`HttpClientKeys` for asyncio, with the same arguments. A fetch occupies no thread."""
+    """`HttpClientKeys` for asyncio, with the same arguments. All fetches together occupy one thread."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class AsyncHttpClientKeys:
     ) -> None:
         check_number("fetches", fetches, 1, FETCHES_MAX)
         self._is_development = allow_private
-        self._fetcher = AsyncFetcher(
+        self._fetcher = Fetcher(
             Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, FETCHES_OF_DOMAIN_MAX),
             timeout_s=timeout_s,
             allow_private=allow_private,
@@ -119,12 +120,12 @@ class AsyncHttpClientKeys:
         See `HttpClientKeys.find`.
         """
         url = _url(client, self._is_development)
-        keys = None if url is None else await self._fetcher.look_up(url, lambda known: key_id in known)
+        keys = None if url is None else await self._fetcher.look_up_async(url, lambda known: key_id in known)
         return (keys or {}).get(key_id)
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._fetcher.aclose()
+        await asyncio.to_thread(self._fetcher.close)
 
 
 def _url(client: ClientId, is_development: bool) -> str | None:

@@ -7,6 +7,7 @@ ports = Ports(store=..., wallet_addresses=HttpWalletAddresses(["https://wallet.b
 The cache and the limits are the same as in `client_keys`.
 """
 
+import asyncio
 import ssl
 import time
 from collections.abc import Callable, Iterable
@@ -28,7 +29,7 @@ from incoming_payments.limits import (
     DOCUMENTS_MAX,
     WALLET_FETCHES_MAX,
 )
-from incoming_payments.outbound._documents import AsyncFetcher, Documents, Fetcher, read_object
+from incoming_payments.outbound._documents import Documents, Fetcher, read_object
 from incoming_payments.outbound._http import HttpAnswer, HttpFailed
 from incoming_payments.outbound._settings import check_types
 
@@ -96,7 +97,7 @@ class AsyncHttpWalletAddresses:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
-        self._fetcher = AsyncFetcher(
+        self._fetcher = Fetcher(
             Documents(_read, WalletAddressesUnavailable, max_age_s, clock, WALLET_FETCHES_MAX, _OF_OWN_DOMAIN),
             timeout_s=timeout_s,
             allow_private=allow_private,
@@ -105,11 +106,11 @@ class AsyncHttpWalletAddresses:
 
     async def find(self, url: WalletAddressUrl) -> Found | None:
         """Return the wallet address with this URL. See `HttpWalletAddresses.find`."""
-        return await self._fetcher.look_up(url, _suffices) if is_below(url, self._base_urls) else None
+        return await self._fetcher.look_up_async(url, _suffices) if is_below(url, self._base_urls) else None
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._fetcher.aclose()
+        await asyncio.to_thread(self._fetcher.close)
 
 
 def checked_base_urls(urls: Iterable[str], *, allow_http: bool) -> tuple[str, ...]:
