@@ -41,7 +41,30 @@ _MEMBERS: Final = {
 }
 
 
-class HttpClientKeys:
+class _ClientKeys:
+    """The settings and the documents of both ports."""
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
+        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
+        fetches: int = FETCHES_MAX,
+        allow_private: bool = False,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        check_number("fetches", fetches, 1, FETCHES_MAX)
+        self._is_development = allow_private
+        self._fetcher = Fetcher(
+            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, FETCHES_OF_DOMAIN_MAX),
+            timeout_s=timeout_s,
+            allow_private=allow_private,
+            tls=tls,
+        )
+
+
+class HttpClientKeys(_ClientKeys):
     """A `ClientKeys` port that reads the key set of the client's wallet address. Threads may share a port.
 
     The port fetches a key set again after `max_age_s` seconds. It also does so when the key set lacks the key, but at
@@ -59,25 +82,6 @@ class HttpClientKeys:
 
     async_class = "AsyncHttpClientKeys"
 
-    def __init__(
-        self,
-        *,
-        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
-        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
-        fetches: int = FETCHES_MAX,
-        allow_private: bool = False,
-        tls: ssl.SSLContext | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        check_number("fetches", fetches, 1, FETCHES_MAX)
-        self._is_development = allow_private
-        self._fetcher = Fetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, FETCHES_OF_DOMAIN_MAX),
-            timeout_s=timeout_s,
-            allow_private=allow_private,
-            tls=tls,
-        )
-
     def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
         """Return the public JWK of `client` with this `kid`, or `None` if there is no such key.
 
@@ -92,27 +96,8 @@ class HttpClientKeys:
         self._fetcher.close()
 
 
-class AsyncHttpClientKeys:
+class AsyncHttpClientKeys(_ClientKeys):
     """`HttpClientKeys` for asyncio, with the same arguments. All fetches together occupy one thread."""
-
-    def __init__(
-        self,
-        *,
-        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
-        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
-        fetches: int = FETCHES_MAX,
-        allow_private: bool = False,
-        tls: ssl.SSLContext | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        check_number("fetches", fetches, 1, FETCHES_MAX)
-        self._is_development = allow_private
-        self._fetcher = Fetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, FETCHES_OF_DOMAIN_MAX),
-            timeout_s=timeout_s,
-            allow_private=allow_private,
-            tls=tls,
-        )
 
     async def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
         """Return the public JWK of `client` with this `kid`, or `None` if there is no such key.

@@ -38,7 +38,29 @@ _GONE: Final = 410
 _OF_OWN_DOMAIN: Final = DOCUMENTS_MAX  # no limit for a domain, because all fetches go to the hosts of `base_urls`
 
 
-class HttpWalletAddresses:
+class _WalletAddresses:
+    """The settings and the documents of both ports."""
+
+    def __init__(
+        self,
+        base_urls: Iterable[str],
+        *,
+        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
+        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
+        allow_private: bool = False,
+        tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
+        self._fetcher = Fetcher(
+            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, WALLET_FETCHES_MAX, _OF_OWN_DOMAIN),
+            timeout_s=timeout_s,
+            allow_private=allow_private,
+            tls=tls,
+        )
+
+
+class HttpWalletAddresses(_WalletAddresses):
     """A `WalletAddresses` port that reads the documents of wallet addresses. Threads may share a port.
 
     The wallet addresses of this ASE begin with one of the URLs in `base_urls`, have no query, and have a path that all
@@ -53,24 +75,6 @@ class HttpWalletAddresses:
 
     async_class = "AsyncHttpWalletAddresses"
 
-    def __init__(
-        self,
-        base_urls: Iterable[str],
-        *,
-        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
-        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
-        allow_private: bool = False,
-        tls: ssl.SSLContext | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
-        self._fetcher = Fetcher(
-            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, WALLET_FETCHES_MAX, _OF_OWN_DOMAIN),
-            timeout_s=timeout_s,
-            allow_private=allow_private,
-            tls=tls,
-        )
-
     def find(self, url: WalletAddressUrl) -> Found | None:
         """Return the wallet address with this URL, or `None` if it is not hosted here.
 
@@ -83,26 +87,8 @@ class HttpWalletAddresses:
         self._fetcher.close()
 
 
-class AsyncHttpWalletAddresses:
+class AsyncHttpWalletAddresses(_WalletAddresses):
     """`HttpWalletAddresses` for asyncio, with the same arguments."""
-
-    def __init__(
-        self,
-        base_urls: Iterable[str],
-        *,
-        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
-        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
-        allow_private: bool = False,
-        tls: ssl.SSLContext | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
-        self._fetcher = Fetcher(
-            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, WALLET_FETCHES_MAX, _OF_OWN_DOMAIN),
-            timeout_s=timeout_s,
-            allow_private=allow_private,
-            tls=tls,
-        )
 
     async def find(self, url: WalletAddressUrl) -> Found | None:
         """Return the wallet address with this URL. See `HttpWalletAddresses.find`."""
