@@ -167,6 +167,13 @@ class Documents(Generic[T]):
                 return entry.document
         raise self.unavailable(entry.failure)
 
+    def cached(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
+        """Return the cached document, for a caller that may not wait for the fetch. Raises `unavailable`."""
+        with self._lock:
+            if self._is_of_use(entry, suffices):
+                return entry.document
+        raise self.unavailable(f"too many other threads wait for the fetch of {entry.url} or of other documents")
+
     def late(self, url: str) -> PortUnavailable:
         """Return the error to raise when a fetch by another thread or event loop does not end."""
         return self.unavailable(f"another thread or event loop is still fetching {url}: repeat the request later")
@@ -214,7 +221,11 @@ _SLACK_S: Final = 1.0
 
 
 class Fetcher(Generic[T]):
-    """Fetch documents, in a thread of its own. A hostile server cannot occupy the event loop of a caller."""
+    """Fetch documents, in a thread of its own. A hostile server cannot occupy the event loop of a caller.
+
+    At most `fetches` threads wait for the fetches of other threads, because one slow server could occupy all threads of
+    a WSGI server.
+    """
 
     def __init__(
         self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
@@ -236,20 +247,32 @@ class Fetcher(Generic[T]):
         # Clients choose the hosts, so idle connections could use up the file descriptors of the process.
         self._http = open_http(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect, keeps=False)
         self._thread = LoopThread(self._http)
+        self._waits = threading.Semaphore(self._documents.fetches)
 
     def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if it does not exist. See `Documents.result`."""
-        entry, flight = self._begin_fetch(url, suffices)
+        entry, flight, is_mine = self._begin_fetch(url, suffices)
         if flight is not None:
-            try:
-                flight.result(self._timeout_s + _SLACK_S)
-            except TimeoutError:
-                raise self._documents.late(url) from None
+            if is_mine:
+                self._wait(url, flight)
+            elif self._waits.acquire(blocking=False):
+                try:
+                    self._wait(url, flight)
+                finally:
+                    self._waits.release()
+            else:
+                return self._documents.cached(entry, suffices)
         return self._documents.result(entry, suffices)
+
+    def _wait(self, url: str, flight: "Future[None]") -> None:
+        try:
+            flight.result(self._timeout_s + _SLACK_S)
+        except TimeoutError:
+            raise self._documents.late(url) from None
 
     async def look_up_async(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the same as `look_up`."""
-        entry, flight = self._begin_fetch(url, suffices)
+        entry, flight, _ = self._begin_fetch(url, suffices)
         if flight is not None:
             try:
                 async with asyncio.timeout(self._timeout_s + _SLACK_S):
@@ -258,17 +281,17 @@ class Fetcher(Generic[T]):
                 raise self._documents.late(url) from None
         return self._documents.result(entry, suffices)
 
-    def _begin_fetch(self, url: str, suffices: Callable[[T], bool]) -> tuple[Entry[T], "Future[None] | None"]:
-        """Return the entry of the document, and the fetch to wait for."""
-        entry, flight, is_new = self._documents.begin(url, suffices)
-        if flight is not None and is_new:
+    def _begin_fetch(self, url: str, suffices: Callable[[T], bool]) -> tuple[Entry[T], "Future[None] | None", bool]:
+        """Return the same as `Documents.begin`, and begin the fetch if it belongs to this caller."""
+        entry, flight, is_mine = self._documents.begin(url, suffices)
+        if flight is not None and is_mine:
             try:
                 work = self._thread.submit(self._fetch(entry, flight))
             except HttpFailed as error:
                 self._documents.end(entry, flight, error)
             else:
                 work.add_done_callback(lambda _: self._end(entry, flight))
-        return entry, flight
+        return entry, flight, is_mine
 
     async def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
         outcome: HttpAnswer | HttpFailed

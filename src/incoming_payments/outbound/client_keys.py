@@ -55,9 +55,11 @@ class _ClientKeys:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_number("fetches", fetches, 1, FETCHES_MAX)
+        # Of 2 or 3 fetches, each parent domain gets one, so that others get one too.
+        of_domain_max = min(FETCHES_OF_DOMAIN_MAX, 1 + fetches // 4)
         self._is_development = allow_private
         self._fetcher = Fetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, FETCHES_OF_DOMAIN_MAX),
+            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, of_domain_max),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
@@ -70,11 +72,11 @@ class HttpClientKeys(_ClientKeys):
     The port fetches a key set again after `max_age_s` seconds. It also does so when the key set lacks the key, but at
     most every `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. While the key server fails, the cached keys stay in use for
     another `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits the time of one fetch. At most `fetches` fetches
-    of unknown key sets are in flight, and at most `fetches` fetches of cached key sets. A fetch occupies the thread of
-    its caller, so slow key servers could occupy all threads of a WSGI server. To prevent this, set `fetches` to a
-    quarter of the threads. `tls` replaces the default TLS context. Restrict its key exchange as `docs/client-keys.md`
-    says, because the key server may be hostile. `clock` returns seconds and never goes back. Change `clock` only in
-    tests. Close the port with `close`.
+    of unknown key sets are in flight, and at most `fetches` fetches of cached key sets. At most `fetches` other threads
+    wait for these fetches. A fetch occupies the thread of its caller, so slow key servers could occupy all threads of a
+    WSGI server. To prevent this, set `fetches` to a quarter of the threads. `tls` replaces the default TLS context.
+    Restrict its key exchange as `docs/client-keys.md` says, because the key server may be hostile. `clock` returns
+    seconds and never goes back. Change `clock` only in tests. Close the port with `close`.
 
     `allow_private` is for development. It also allows http, a port in the URL, and IP addresses that are not public,
     such as loopback. Raises `ConfigurationError` for a wrong setting.
@@ -97,7 +99,7 @@ class HttpClientKeys(_ClientKeys):
 
 
 class AsyncHttpClientKeys(_ClientKeys):
-    """`HttpClientKeys` for asyncio, with the same arguments. All fetches together occupy one thread."""
+    """`HttpClientKeys` for asyncio, with the same arguments. No thread waits for a fetch."""
 
     async def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
         """Return the public JWK of `client` with this `kid`, or `None` if there is no such key.

@@ -1,6 +1,7 @@
 """`clients.client_keys`: the key sets of clients, over HTTPS from a server on loopback, sync and async."""
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -9,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -179,7 +180,7 @@ def test_storm_of_unknown_ids_costs_one_fetch(keys: Lookups, peer: Peer, clock: 
     keys.find(client(peer), "old")
     clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
     peer.delay_s = 0.1
-    assert keys.find_all((client(peer), f"unknown-{n}") for n in range(200)) == [None] * 200
+    assert keys.find_all((client(peer), f"unknown-{n}") for n in range(100)) == [None] * 100
     assert len(peer.paths) == 2
 
 
@@ -315,6 +316,38 @@ def test_few_unknown_key_sets_are_fetched_at_the_same_time(keys: Lookups, peer: 
         assert len(peer.paths) == 3
         peer.delay_s = 0
         assert [few.find(*call) for call in calls] == [OLD] * 10  # a refused look-up has no cool-down
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_slow_servers_of_one_domain_do_not_take_the_only_two_fetches(cls: type, peer: Peer) -> None:
+    """A server with eight threads has two fetches of unknown key sets at the same time."""
+    with https_peer() as slow, looking_up(cls, fetches=2, timeout_s=1) as keys:
+        slow.hang()
+        hostile = [(client(slow, f"/{n}"), "old") for n in range(3)]
+        outcomes = keys.find_all([*hostile, (client(peer, host="localhost"), "old")], catch=ClientKeysUnavailable)
+    assert [type(outcome) for outcome in outcomes[:-1]] == [ClientKeysUnavailable] * 3
+    assert outcomes[-1] == OLD
+
+
+@pytest.mark.parametrize(("is_known", "outcome"), [(False, ClientKeysUnavailable), (True, dict)])
+def test_few_threads_wait_for_a_slow_key_set(peer: Peer, clock: Clock, is_known: bool, outcome: type) -> None:
+    """One slow key server does not occupy all threads. A known key is used without waiting."""
+    released = threading.Event()
+
+    def answer(out: Any) -> None:
+        released.wait(5)
+        out.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(peer.body), peer.body))
+
+    with looking_up(HttpClientKeys, clock=clock, fetches=2, timeout_s=5) as keys, ThreadPoolExecutor(8) as pool:
+        if is_known:
+            keys.find(client(peer), "old")
+            clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
+        peer.answer = answer
+        calls = [pool.submit(keys.port.find, client(peer), "old") for _ in range(8)]
+        early = list(itertools.islice(as_completed(calls, timeout=5), 5))
+        assert {type(call.exception() or call.result()) for call in early} == {outcome}
+        released.set()
+        assert [call.result(5) for call in calls if call not in early] == [OLD] * 3
 
 
 def test_fetch_in_flight_stays_in_a_full_cache(peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
