@@ -30,7 +30,6 @@ class MemoryStore:
         # Payments by id, credits by (id, credit id), events by (id, version), and creations by (client, key, "key").
         # All of them are in one dictionary, so that they always agree: a KeyboardInterrupt cannot split `dict.update`.
         self._rows: dict[str | tuple[str | int, ...], Any] = {}
-        self._keys_by_end: list[tuple[datetime, tuple[str, str, str]]] = []
 
     def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Store a new payment with its events and its idempotency key, or return the earlier record of the key.
@@ -43,9 +42,6 @@ class MemoryStore:
                 return earlier
             if payment.id in self._rows:
                 raise PaymentExists(f"payment {payment.id} exists already: create the payment with another id")
-            if keyed is not None:
-                self._remove_ended_keys(payment.created_at)
-                heapq.heappush(self._keys_by_end, (keyed.until, (keyed.client, keyed.key, "key")))
             self._write(payment, decision)
             return None
 
@@ -90,14 +86,6 @@ class MemoryStore:
     def _creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         creation: KeyedCreation | None = self._rows.get((client, key, "key"))
         return None if creation is None or creation.until < now else creation
-
-    def _remove_ended_keys(self, now: datetime) -> None:
-        while self._keys_by_end and self._keys_by_end[0][0] < now:
-            until, key = self._keys_by_end[0]
-            creation = self._rows.get(key)
-            if creation is not None and creation.until == until:  # if the times differ, the key has a newer record
-                del self._rows[key]
-            heapq.heappop(self._keys_by_end)
 
     def _payments(self) -> list[IncomingPayment]:
         with self._lock:
