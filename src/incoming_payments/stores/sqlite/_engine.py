@@ -72,14 +72,14 @@ class Engine:
             self._state_changed.wait_for(lambda: not self._are_reads_held)
             self._await_open()
 
-        return self._read(await_turn, lambda rows: self._file.patiently(lambda: query(rows)))
+        return self._read(await_turn, lambda rows: self._file.patiently(lambda: query(rows)), may_wait=True)
 
     def read_at_once(self, query: Callable[[Rows], T]) -> T | None:
         """Read in the thread of an event loop. Return `None` when the caller has to use `read_elsewhere`.
 
-        The function returns `None` when no connection is open and idle, when another process locks the file, when a
-        fork is pending, when reads are held back, and after slow reads (see `SlowReads`). In all other cases, the loop
-        waits for one read.
+        The function returns `None` when no connection is open and idle, when another process locks the file, while a
+        checkpoint makes reads wait, when a fork is pending, when reads are held back, and after slow reads (see
+        `SlowReads`). In all other cases, the loop waits for one read.
         """
         began_s = time.monotonic()
 
@@ -94,7 +94,7 @@ class Engine:
                 raise StoreUnavailable("the read would have to wait")
 
         try:
-            return self._read(refuse_to_wait, query)
+            return self._read(refuse_to_wait, query, may_wait=False)
         except StoreUnavailable:
             return None  # a thread outside the event loop can wait for the file
         finally:
@@ -113,7 +113,7 @@ class Engine:
                 self._are_reads_held = False
                 self._state_changed.notify_all()
 
-    def _read(self, check_turn: Callable[[], None], query: Callable[[Rows], T]) -> T:
+    def _read(self, check_turn: Callable[[], None], query: Callable[[Rows], T], *, may_wait: bool) -> T:
         """Return the answer of `query`, unless `check_turn`, which holds the lock, raises an error.
 
         An interrupt, such as `KeyboardInterrupt`, may come at any line. A read that never ended would make every later
@@ -122,7 +122,7 @@ class Engine:
         read = object()
         try:
             try:
-                answer = self._answer(read, check_turn, query)
+                answer = self._answer(read, check_turn, query, may_wait)
             except IncomingPaymentsError:
                 self._end_reading(read)
                 raise
@@ -136,16 +136,16 @@ class Engine:
             raise
         return answer
 
-    def _answer(self, read: object, check_turn: Callable[[], None], query: Callable[[Rows], T]) -> T:
+    def _answer(self, read: object, check_turn: Callable[[], None], query: Callable[[Rows], T], may_wait: bool) -> T:
         with self._lock:
             check_turn()
             self._reading[read] = self._idle.pop() if self._idle else None
-        self._file.watch.check()
+        self._file.watch.check(may_wait=may_wait)
         rows = self._reading[read]
         if rows is None:
             rows = self._reading[read] = Rows(self._file.connect_reader())
         answer = query(rows)
-        self.check_answer()
+        self._file.watch.check_answer(may_wait=may_wait)
         return answer
 
     def check_answer(self) -> None:
