@@ -46,8 +46,8 @@ class Snapshot:
         return time.monotonic() >= self._end_s
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a `SELECT`."""
-        yield from self._connection.execute(statement, values)
+        """Return the rows of a `SELECT`, which are read one by one."""
+        return self._connection.execute(statement, values)
 
     def one(self, statement: str, values: Sequence[object] = ()) -> Any:
         """Return the only row of a `SELECT` that always has one."""

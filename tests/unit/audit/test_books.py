@@ -360,6 +360,21 @@ def test_audit_does_not_hold_back_the_writer(tmp_path: Path, monkeypatch: pytest
     assert "There is no difference" in results[-1].stdout
 
 
+def test_store_opens_while_an_audit_reads(tmp_path: Path) -> None:
+    """A service that starts again need not wait for the audit, whose connection was the only one for a while."""
+    path = tmp_path / "payments.db"
+    first = SqliteStore(path)
+    id = fill(first)[3]
+    with _database.Database(path).read() as snapshot:
+        first.close()
+        second = SqliteStore(path)
+        credit(second, id, "later", 1, now=NOW.replace(hour=13))
+        assert snapshot.one("SELECT received_amount FROM payments WHERE id = ?", (id,)) == ("0",)
+    assert texts(audit(path)) == ""
+    assert second.load(id).received.value == 1
+    second.close()
+
+
 def test_audit_changes_no_file(tmp_path: Path) -> None:
     """The audit of a database that a store has open leaves every byte as it was, and the store goes on."""
     path = tmp_path / "payments.db"
