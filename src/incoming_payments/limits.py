@@ -23,7 +23,7 @@ CREDIT_ID_CHARS_MAX: Final = 200  # the length of a hash, a UUID or a core banki
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255  # a UUID has 36 characters, and an index entry stays small
 IDEMPOTENCY_KEY_S_DEFAULT: Final = 24 * 3600  # apps retry for at most a day
 IDEMPOTENCY_KEY_S_MAX: Final = 366 * 24 * 3600  # the largest setting, because the records stay in the database
-METADATA_BYTES_DEFAULT: Final = 8 * 1024  # an invoice reference fits, and other data does not
+METADATA_BYTES_DEFAULT: Final = 8 * 1024  # enough for an invoice reference, and not for a document
 METADATA_DEPTH_DEFAULT: Final = 8  # typical metadata has one or two levels
 EXPIRY_S_MAX_DEFAULT: Final = 366 * 24 * 3600  # the maximum for `expiresAt` is a leap year from now
 PAGE_PAYMENTS_DEFAULT: Final = 20  # payments in one page of a list, which take 170 KB with the largest metadata
@@ -118,7 +118,7 @@ INTROSPECTION_S_DEFAULT: Final = 3.0  # seconds for one introspection with its r
 INTROSPECTION_S_MAX: Final = 30.0  # the largest setting; clients give up before that time
 INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting, because a revoked token stays usable for that long
 INTROSPECTIONS_CACHED_DEFAULT: Final = 10_000  # cached answers, which usually take 1 KB each, and at most 7 KB
-INTROSPECTION_CACHED_BYTES_MAX: Final = 4 * 1024  # some 20 rights; a client could fill the memory with its rights
+INTROSPECTION_CACHED_BYTES_MAX: Final = 4 * 1024  # enough for some 20 rights; more could fill the memory
 ACTIVE_TOKENS_MAX: Final = 10_000  # digests of tokens for the reserved connections, which take 200 bytes each
 CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection; the server may have closed it, or may restart
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, which doubles for each further retry
@@ -129,7 +129,7 @@ LOOK_UPS_MAX: Final = 128  # simultaneous DNS look-ups of one client; each takes
 LOOK_UPS_OF_DOMAIN_MAX: Final = 2  # look-ups for one parent domain when half of all are in use; its server may be slow
 LOOK_UP_ADDRESSES_MAX: Final = 16  # addresses of one name; the DNS allows thousands, and a client tries each of them
 REQUEST_SOCKETS_MAX: Final = 2  # addresses of one name to which an async client connects at the same time
-CLIENT_CONNECTIONS_MAX: Final = 256  # connections of one async client; the process needs descriptors elsewhere too
+CLIENT_CONNECTIONS_MAX: Final = 256  # connections of one async client; the process needs other descriptors too
 BREAKER_FAILURES_MAX: Final = 5  # failures in a row after which a client stops sending; fewer may be a coincidence
 BREAKER_OPEN_S_MIN: Final = 0.5  # the length of the first pause without requests
 BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause; after an outage, the service may resume this much later
@@ -178,7 +178,7 @@ LOGGED_PATH_CHARS_MAX: Final = 200  # the length of a path in the access log; th
 CONFIGURATION_BYTES_MAX: Final = 16 * 1024 * 1024  # the size of a file of `serve`; 100,000 wallet addresses fit in it
 LOGGED_A_MINUTE_MAX: Final = 10  # lines of one kind in a log; ten show a problem, and cannot fill the disk
 SIGNED_BODY_BYTES_MAX: Final = 16 * 1024 * 1024  # the size of a body that `sign` reads, to test a server's limit
-COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # quotes make a body up to five times as long; Linux limits it to 128 KiB
+COMMAND_BODY_BYTES_MAX: Final = 24 * 1024  # the limit of Linux is 128 KiB, and quotes make a body five times as long
 
 # --- stores ---
 STORE_BATCH_MAX: Final = 256  # updates in one commit, which limits the time that an update waits for other updates
@@ -202,7 +202,7 @@ IDEMPOTENCY_KEYS_SWEPT_MAX: Final = 2  # expired keys removed for each new key; 
 
 for _smaller, _larger, _why in (
     (METADATA_BYTES_DEFAULT, BODY_BYTES_MAX, "metadata is part of the body"),
-    (METADATA_BYTES_DEFAULT, JSON_BRACKETS_MAX, "metadata may consist of brackets"),
+    (METADATA_BYTES_DEFAULT, JSON_BRACKETS_MAX, "each byte of metadata may be a bracket"),
     (METADATA_DEPTH_DEFAULT, JSON_DEPTH_MAX, "metadata is part of the body"),
     (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field is part of all fields"),
     (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "the token must fit in a header field"),
@@ -227,7 +227,7 @@ for _smaller, _larger, _why in (
     (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
     (STORE_BUSY_S_MAX, WORKER_SILENT_S_MAX, "a worker that waits for a lock is not hung"),
-    (HEADERS_BYTES_MAX + TARGET_CHARS_MAX, HEADER_SECTION_BYTES_MAX, "a valid header section must be able to arrive"),
+    (HEADERS_BYTES_MAX + TARGET_CHARS_MAX, HEADER_SECTION_BYTES_MAX, "a valid header section must fit"),
     (AUDIT_SLICE_S_MAX * 1000, STORE_TRUNCATE_MS_MAX, "the writer must outwait a read of an audit"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a full batch must fit in the queue"),
     (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "SQLite must not keep a log that is too long"),

@@ -1,4 +1,4 @@
-"""The proof that the money of a packet may be credited, which the decision about the packet requires."""
+"""The proof that the money of a packet may be credited. The decision about the packet requires this proof."""
 
 import enum
 

@@ -61,7 +61,7 @@ class Decision(Generic[T]):
 
     `payment` is the payment after the decision, and `events` are its new events. `credit` is the new credit or `None`.
     If `payment` is `None`, the store writes nothing. `keyed` is the record of the idempotency key of a creation or
-    `None`. `approved` is the proof that the money of a packet may be credited, which the store does not write.
+    `None`. `approved` is the proof that the money of a packet may be credited. The store does not write this proof.
     """
 
     answer: T

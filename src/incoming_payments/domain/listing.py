@@ -63,7 +63,7 @@ class PaymentQuery:
     """
 
     now: datetime = field(converter=check_time)
-    # an additional payment shows whether other payments follow
+    # the page size plus one, because one more payment shows whether other payments follow
     limit: int = field(validator=integer(1, PAGE_PAYMENTS_MAX + 1))
     wallet_address: WalletAddressUrl | None = None
     client: ClientId | None = None
@@ -81,7 +81,7 @@ class PaymentQuery:
             )
 
     def is_of(self, payment: IncomingPayment) -> bool:
-        """Return whether `payment` has the wallet address and the client of this list, which never change."""
+        """Return whether `payment` has the wallet address and the client of this list. Neither of them ever changes."""
         terms = payment.terms
         return self.wallet_address in (None, terms.wallet_address) and self.client in (None, terms.client)
 

@@ -14,7 +14,7 @@ from incoming_payments.limits import ILP_ADDRESS_CHARS_MAX, SHARED_SECRET_CHARS_
 
 IlpAddress = NewType("IlpAddress", str)
 
-# The patterns of spec section 2.3, in which only the hyphen is escaped in addition.
+# The patterns of spec section 2.3, with the hyphen escaped.
 ILP_ADDRESS_PATTERN: Final = r"(g|private|example|peer|self|test[1-3]?|local)([.][a-zA-Z0-9_~-]+)+"
 SHARED_SECRET_PATTERN: Final = r"[a-zA-Z0-9\-_]+"  # noqa: S105 - a pattern, not a secret
 

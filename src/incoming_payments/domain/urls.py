@@ -9,8 +9,8 @@ from incoming_payments.limits import URL_CHARS_MAX
 
 _URL: Final = re.compile(r"https?://[!-~]+", re.IGNORECASE | re.ASCII)
 _AUTHORITY: Final = re.compile(r"([A-Za-z0-9._~\-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")  # a host and an optional port
-# a path that servers may interpret in different ways; %25 is odd too, because a second decoding turns %252F into a
-# slash
+# a path that servers may interpret in different ways. It may also contain %25, because a second decoding turns %252F
+# into a slash.
 _ODD_PATH: Final = re.compile(r"%2f|%5c|%25|/(?:\.|%2e){1,2}(?:[/;]|$)", re.IGNORECASE)
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -34,14 +34,14 @@ def canonical_url(text: object, *, member: str) -> str:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise _refusal(member, "has a host or port that cannot be read") from None
+        raise _refusal(member, "must have a valid host and port, such as bank.example or bank.example:8443") from None
     if "@" in parts.netloc:
         raise _refusal(member, "must not contain a user name or password")
     if "#" in text or "\\" in text:
         raise _refusal(member, "must not contain a fragment or a backslash")
     authority = _AUTHORITY.fullmatch(parts.netloc)
     if not authority:
-        raise _refusal(member, "has a host or port that cannot be read")
+        raise _refusal(member, "must have a valid host and port, such as bank.example or bank.example:8443")
     if any(segment in {".", ".."} for segment in parts.path.lower().replace("%2e", ".").split("/")):
         raise _refusal(member, "must not contain dot segments")
     suffix = "" if port is None or port == _DEFAULT_PORTS[parts.scheme] else f":{port}"

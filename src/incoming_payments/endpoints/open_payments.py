@@ -112,7 +112,7 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
 _RETRY_AFTER_S: Final = "1"
 _IDENTITY: Final = frozenset({"authorization", "signature", "signature-input"})
 _PAYMENTS: Final = f"{COLLECTION_PATH}/"
-_PATH_CHARS_SHOWN: Final = 200  # the length of an unknown path in an error
+_PATH_CHARS_SHOWN: Final = 200  # the longest path that an error shows
 
 
 @flow
@@ -149,7 +149,7 @@ def answer(
         if len(body) > limits.BODY_BYTES_MAX:
             raise body_too_large()
         query = f"?{head.query}" if head.query else ""
-        # Look up the header fields in the index of the message from now on.
+        # From here on, read header fields through the index of `message`.
         message = RequestMessage(head.method, f"{policy.base_url}{head.path}{query}", head.headers, body)
         is_public = _is_public(head, message, policy)
         respond, id = _route(head, policy, is_public=is_public)
@@ -325,7 +325,7 @@ def _require_acceptable(request: RequestMessage) -> None:
 
 
 def _accepts_json(values: tuple[str, ...]) -> bool:
-    # The client is not authenticated yet, could send 64 KiB, and each range takes time.
+    # The client is not authenticated yet, and each range takes time, so limit the length of the fields.
     if sum(map(len, values)) > limits.ACCEPT_CHARS_MAX:
         return False
     # Ignore empty list members (RFC 9110 §5.6.1.2). A field that has only empty members counts as absent.

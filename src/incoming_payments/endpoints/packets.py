@@ -47,7 +47,7 @@ _BEARER: Final = re.compile(r"bearer +([a-z0-9\-._~+/]+=*)", re.IGNORECASE)  # R
 # A path (RFC 3986 §3.3) with no empty segments, no dot segments and no percent-encoding, so that each path has one
 # form.
 _PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@\-]+)+")
-_LOOKUP_BYTES: Final = 16  # The first half of a digest finds the peer. The rest is compared in constant time.
+_LOOKUP_BYTES: Final = 16  # The first half of a digest selects the peer. The rest is compared in constant time.
 
 
 def _digests(tokens: Iterable[AccessToken]) -> tuple[bytes, ...]:

@@ -81,7 +81,10 @@ def find_created(keyed: KeyedRequest | None, now: datetime) -> Flow[IncomingPaym
 
 
 def load_created(keyed: KeyedRequest, found: KeyedCreation) -> Flow[IncomingPayment]:
-    """Return the payment of `found`, the record under the key of `keyed`, in the state of its creation."""
+    """Return the payment that `found` records, in the state of its creation.
+
+    `found` is the record of the key of `keyed`. Raises `IdempotencyKeyReused` when another request has used the key.
+    """
     if found.fingerprint != keyed.fingerprint:
         text = "the idempotency key was used for another request: use a new key for each payment"
         if keyed.client == HOST:

@@ -121,10 +121,10 @@ def _page(query: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> 
 
 
 def _listed(query: PaymentQuery, cursor: PaymentId) -> Flow[IncomingPayment]:
-    """Return the payment `cursor`. Raises `CursorNotFound` unless its wallet address and client are those of the list.
+    """Return the payment `cursor`. Raises `CursorNotFound` for a payment of another wallet address or client.
 
-    So a cursor cannot lead into another list, or show that a payment exists in another list. A signature of the cursor
-    would prove nothing more. The wallet address and the client never change, so a cursor never becomes invalid.
+    So a cursor cannot lead into another list, or show that a payment exists in another list. So a cursor needs no
+    signature. The wallet address and the client never change, so a cursor never becomes invalid.
     """
     try:
         payment = yield from LoadPayment(cursor)

@@ -32,7 +32,8 @@ def reserve(payment: IncomingPayment) -> Flow[None]:
     """Count `payment`, which is not stored yet, as unpaid. Raises `QuotaExceeded`.
 
     When the quota is used up, this function looks for a counted payment that is no longer unpaid, oldest first, and
-    counts `payment` instead. So a credit need not release its payment, and a lost release cannot lock a client out.
+    counts `payment` instead. So a credit does not have to release its payment, and a lost release cannot lock a client
+    out.
     """
     counted = yield from ReserveUnpaid(payment.client, payment.id)
     retry_s: float = QUOTA_RETRY_S_MAX

@@ -161,7 +161,7 @@ def _check_framing(scope: Mapping[str, Any], names: Names) -> None:
 
 def _head(scope: Mapping[str, Any], path: str, names: Names) -> Request:
     _check_framing(scope, names)
-    # The first field too many is enough for a refusal, and some servers pass on any number of fields.
+    # One field above the limit is enough for a refusal, and some servers pass on any number of fields.
     fields = islice(scope["headers"], HEADERS_MAX + 1)
     headers = tuple([(name.decode("latin-1"), value.decode("latin-1")) for name, value in fields])
     query = scope.get("query_string", b"").decode("latin-1")

@@ -21,8 +21,8 @@ def routes(application: WsgiApplication | AsgiApplication) -> list[URLPattern]:
     """Return the URL patterns for the paths of `application` and below, for use in `urlpatterns`.
 
     The view of a `WsgiApplication` is sync, and works in any server. The view of an `AsgiApplication` is async, and
-    needs an ASGI server. Middleware may have read `request.body`. Raises `ConfigurationError` unless `application` is
-    of one of these two classes.
+    needs an ASGI server. The views also work if middleware has already read `request.body`. Raises `ConfigurationError`
+    unless `application` is of one of these two classes.
     """
     require_application(application, AsgiApplication, WsgiApplication)
     is_sync = isinstance(application, WsgiApplication)

@@ -55,7 +55,7 @@ def routes(application: AsgiApplication) -> APIRouter:
         answer = await application.answer(request.scope, receive)
         return Response(answer.body, answer.status, dict(answer.headers))
 
-    async def get_incoming_payment(request: Request, id: str) -> Response:  # noqa: ARG001 - for the document
+    async def get_incoming_payment(request: Request, id: str) -> Response:  # noqa: ARG001 - OpenAPI shows id
         return await create_incoming_payment(request)
 
     schema = TypeAdapter(NewIncomingPayment).json_schema()

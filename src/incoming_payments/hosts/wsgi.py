@@ -127,7 +127,7 @@ def _head(environ: Mapping[str, Any], path: str) -> Request:
         method=environ["REQUEST_METHOD"],
         path=path,
         query=environ.get("QUERY_STRING", ""),
-        # The first field too many is enough for a refusal, and some servers pass on any number of fields.
+        # One field above the limit is enough for a refusal, and some servers pass on any number of fields.
         headers=tuple(islice(_headers(environ), HEADERS_MAX + 1)),
     )
 

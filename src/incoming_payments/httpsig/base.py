@@ -187,7 +187,7 @@ class BaseBuilder:
         self.message = message
         self._structured_bytes = 0
         self._structures: dict[str, http_sf.StructuredType] = {}
-        # the written values, by field and by the key of a member or `None`
+        # the values in their strict form, by field name and by the key of a member (`None` for the whole field)
         self._written: dict[tuple[str, object], str] = {}
 
     @cached_property
@@ -307,7 +307,7 @@ class BaseBuilder:
             return self._query_param(component)
         derive = REQUEST_COMPONENTS.get(component.name)
         if derive is None or component.parameters:
-            text = "is not a component of a request, or has a parameter that is not defined for it: see RFC 9421 §2.2"
+            text = "is not a component of a request, or has an undefined parameter: do not cover it (RFC 9421 §2.2)"
             _refuse(component, Code.COMPONENT_UNSUPPORTED, text)
         return derive(message)
 

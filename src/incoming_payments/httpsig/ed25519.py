@@ -1,7 +1,7 @@
 """Ed25519 public keys (RFC 8032). The faster of two libraries verifies signatures, and both give the same result.
 
 This module uses PyNaCl (libsodium, the extra `fast`) if it can be imported. If not, it uses cryptography (OpenSSL),
-which is always installed. A verification by PyNaCl takes about two thirds of the time. `BACKEND` names the library.
+which is always installed. A verification by PyNaCl takes about a third less time. `BACKEND` names the library.
 
     python -c "from incoming_payments.httpsig import ed25519; print(ed25519.BACKEND)"
 """

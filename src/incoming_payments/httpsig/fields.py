@@ -31,7 +31,7 @@ _ONE_BYTE_SEQUENCE: Final = re.compile(
     rf"({SF_KEY.pattern})="
     r":((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=|[A-Za-z0-9+/][AQgw]==)?):"
 )
-# the parts of a well-formed field that may contain a colon, and among them the byte sequences
+# The parts of a well-formed field that may contain a colon. The group captures only byte sequences.
 _BYTE_SEQUENCES: Final = re.compile(
     r'%"[^"]*"'  # a Display String
     r'|"(?:[^"\\]|\\.)*"'  # a String

@@ -265,7 +265,7 @@ def _read_fields(request: RequestMessage, policy: Policy) -> tuple[dict[str, Sig
 def _check(
     request: RequestMessage, given: SignatureInput, key: PublicKey, policy: Policy, time_s: float, builder: BaseBuilder
 ) -> bytes:
-    """Return the base of a signature after all its cheap checks, in the order of `Code`."""
+    """Make all cheap checks of a signature, in the order of `Code`, and return its base."""
     alg = given.alg
     if alg is not None and alg != key.algorithm.registered:
         text = "alg is not the algorithm of the key: leave out alg, because the alg of the JWK decides (RFC 9421 §3.2)"

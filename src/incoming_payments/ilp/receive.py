@@ -73,10 +73,10 @@ _FIRST_STREAM: Final = 1  # the first stream that a client opens (RFC 29 §3.3)
 _STREAM_FRAMES: Final = (StreamMaxMoney, StreamMoneyBlocked, StreamData, StreamMaxData, StreamDataBlocked)
 
 # The ILP error for each refusal by the payment or the store. A subclass has the error of its base class. The senders
-# npm `@interledger/pay` and `ilp-protocol-stream` continue after F99 with encrypted data, end after a close frame, send
-# a smaller packet after F08 with amounts, retry after T.., and give up after any other code. The newest Rafiki reads
-# F99 with a close frame as a final refusal. After F07 with such a frame, Rafiki reads the payment again
-# (docs/reports/senders.md).
+# npm `@interledger/pay` and `ilp-protocol-stream` continue after F99 with encrypted data, and end after a close frame.
+# They send a smaller packet after F08 with amounts, and retry after T.. codes. After any other code they give up. The
+# newest Rafiki reads F99 with a close frame as a final refusal. After F07 with such a frame, Rafiki reads the payment
+# again (docs/reports/senders.md).
 REFUSALS: Final[Mapping[type[errors.IncomingPaymentsError], tuple[ErrorCode, str]]] = {
     errors.PaymentNotFound: (ErrorCode.UNREACHABLE, "the payment does not exist"),
     errors.PacketExpired: (ErrorCode.TRANSFER_TIMED_OUT, "the packet has expired or is about to expire"),
@@ -102,8 +102,8 @@ class Receiver:
     `methods` decrypts the addresses that it issued. `tolerance` is the amount by which a packet may exceed
     `incomingAmount`. `margin_ms` is the time in milliseconds that must remain until a Prepare expires. The commit and
     the transfer of the Fulfill to the peer must fit in this time. The peer does not pay for a late Fulfill, although
-    its money is credited. `find` returns the payment id and the keys for a destination, or raises `MalformedAddress`.
-    Raises `InvalidValue` for an invalid setting.
+    the payment was credited. `find` returns the payment id and the keys for a destination, or raises
+    `MalformedAddress`. Raises `InvalidValue` for an invalid setting.
     """
 
     methods: DerivedMethods = field(validator=instance(DerivedMethods))
@@ -233,7 +233,7 @@ class Arrival:
         """
         is_open = self.amount.value or lifecycle.is_receivable(payment, now)
         frames = self._max_money_frames(payment) if is_open else self._close_frames()
-        assert self._fulfillment is not None  # noqa: S101 - our own bug; `Fulfill` would refuse it as well
+        assert self._fulfillment is not None  # noqa: S101 - our own bug; `Fulfill` also refuses `None`
         return Fulfill(self._fulfillment, self._sealed(PacketType.FULFILL, frames))
 
     def quoted(self, payment: IncomingPayment, now: datetime) -> Reject:

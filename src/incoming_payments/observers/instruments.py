@@ -1,4 +1,7 @@
-"""The metrics that both adapters record. The names follow OpenTelemetry's conventions, if there is one."""
+"""The metrics that both adapters record.
+
+If OpenTelemetry's conventions define a name for a metric, the metric has that name.
+"""
 
 from collections.abc import Mapping
 from typing import Final

@@ -53,6 +53,7 @@ class LogEvent(enum.StrEnum):
     LINES_SUPPRESSED = "lines_suppressed", "the number of lines of one kind that the rate limit suppressed"
     OBSERVER_FAILED = "observer_failed", "an observer raised an exception. The line has the traceback"
     DATABASE_CREATED = "database_created", "the SQLite store has created a database, because the file did not exist"
+    DATABASE_UPGRADED = "database_upgraded", "the SQLite store has upgraded a database of an earlier release"
     CHECKPOINT_FAILED = "checkpoint_failed", "SQLite's log could not be copied into the database. The store tries again"
     CONFIGURATION_READ = "configuration_read", "`serve` has read its configuration again after SIGHUP"
     CONFIGURATION_REFUSED = (

@@ -32,7 +32,7 @@ from incoming_payments.outbound._http import (
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
 
-# the most bytes to receive in one iteration of the loop, because more could be thousands of small chunks
+# the number of bytes to receive in one iteration of the loop, because more could be thousands of small chunks
 _RECEIVED_BYTES_MAX: Final = 16 * 1024
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 _OPENED: Final[ContextVar[list[socket.socket]]] = ContextVar("_OPENED")  # the sockets of the current request
@@ -89,7 +89,7 @@ class AsyncHttpClient:
         except TimeoutError:
             raise too_late(url, timeout_s) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            named = _final(error) if response is None else error  # `_final` makes the text the same for all methods
+            named = _final(error) if response is None else error  # so that the text is the same for all methods
             raise failed(url, named, is_connection=response is None and _is_connection(error)) from error
         finally:
             if response is not None and not response.closed:  # a complete answer closes the response
@@ -163,7 +163,7 @@ class _Connector(aiohttp.TCPConnector):
         self,
         req: aiohttp.ClientRequest,
         traces: list[Any],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp gives it
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp passes this argument
     ) -> aiohttp.connector.Connection:
         while True:
             connection = await super().connect(req, traces, timeout)
@@ -242,7 +242,7 @@ class _Resolver(AbstractResolver):
         self,
         host: str,
         port: int = 0,
-        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - aiohttp gives it
+        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - aiohttp passes this argument
     ) -> list[ResolveResult]:
         found = await asyncio.wrap_future(self._look_ups.start(host, port))
         return [

@@ -20,11 +20,11 @@ class Breaker:
     pause for `limits.BREAKER_OPEN_S_MIN` seconds, until the next probe. During a pause, only trials are sent. The pause
     doubles with each failed probe, up to `limits.BREAKER_OPEN_S_MAX`. Any answer of the server ends the pause.
 
-    A client chooses the content of its requests, and a server may fail to answer some content. So a failed request of a
-    client only causes a probe, and the outcome of the probe decides. No client chooses the content of a probe. A
-    healthy server may still fail to answer a probe, because its content is unknown. So a trial may replace a probe. A
-    trial is a request that the server has answered before. Probes and trials take separate turns, so that an attacker
-    that causes probes cannot delay a trial.
+    A client chooses the content of its requests, and a server may have no answer to some requests. So a failed request
+    of a client only causes a probe, and the outcome of the probe decides. No client chooses the content of a probe. A
+    healthy server may still fail to answer a probe, because the server does not know the content of the probe. So a
+    trial may replace a probe. A trial is a request that the server has answered before. Probes and trials take separate
+    turns, so that an attacker that causes probes cannot delay a trial.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class AsyncSingleFlight(Generic[T]):
         All callers get the exception of the work.
         """
         loop = asyncio.get_running_loop()
-        # the event loop of a flight may have ended
+        # A flight of an event loop that has ended never gets a result.
         while (flight := self._flights.get(key)) is not None and flight.get_loop() is loop:
             shared = await asyncio.shield(flight)
             if shared is not None:

@@ -192,7 +192,8 @@ class Documents(Generic[T]):
     def _keep(self, entry: Entry[T]) -> None:
         """Make `entry` the most recently used entry. A full cache first drops an entry that has no document.
 
-        Entries with a fetch in flight stay longest, because a second fetch of a dropped URL could begin.
+        Among these entries, one with a fetch in flight is dropped last, because otherwise a second fetch of its URL
+        could begin.
         """
         self._entries.pop(entry.url, None)
         if len(self._entries) >= DOCUMENTS_MAX:
@@ -207,7 +208,8 @@ def _domain(url: str) -> str:
 
 
 _INTERRUPTED: Final = HttpFailed("the fetch was interrupted: try again")
-# seconds to wait beyond the timeout of a fetch, which ends by then unless its thread or loop has stopped
+# Seconds to wait after the timeout of a fetch. If the fetch has not ended by then, its thread or event loop has
+# stopped.
 _SLACK_S: Final = 1.0
 
 

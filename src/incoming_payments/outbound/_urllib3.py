@@ -148,7 +148,7 @@ class _Deadline(urllib3.Timeout):
             duplicate.shutdown(socket.SHUT_RDWR)
 
     def release(self) -> None:
-        """Guard the connection no longer, after the exchange."""
+        """Stop guarding the connection, because the exchange has ended."""
         if self._guarded is not None:
             duplicate, timer = self._guarded
             timer.cancel()
@@ -160,7 +160,7 @@ _DEADLINE: Final[ContextVar[_Deadline]] = ContextVar("_DEADLINE")  # the deadlin
 
 
 class _TimedReader(io.RawIOBase):
-    """A reader for the bytes of one answer that arrive before a timeout, which begins now.
+    """A reader for the bytes of one answer. The timeout starts when the reader is created.
 
     The reader also replaces the socket in `http.client.HTTPResponse`, which uses only the method `makefile`.
     """

@@ -106,7 +106,7 @@ class _Introspector:
         """Start with no token and no connection."""
         self._breaker = Breaker()
         self._flights = self._flights_type()
-        # cache the bytes of an answer, because a client chooses its key, and a parsed key can take many times as much
+        # Cache the bytes of an answer, because a client chooses its key, and a parsed key can take much more memory.
         self._cache = _Recent[tuple[float, bytes]](self._cache_tokens)
         # the digests of the tokens that were active at their last introspection
         self._active = _Recent[bool](ACTIVE_TOKENS_MAX)
@@ -294,7 +294,7 @@ class _Attempt:
 
     def pause_s(self, error: HttpFailed) -> float:
         """Return the pause in seconds before the next retry. Raise the failure if there is no further retry."""
-        pause_s = random.uniform(0, CLIENT_RETRY_S_MAX * 2**self._retries)  # noqa: S311 - it protects no secret
+        pause_s = random.uniform(0, CLIENT_RETRY_S_MAX * 2**self._retries)  # noqa: S311 - a pause, not a secret
         self._retries += 1
         if not error.is_connection or self._retries > CLIENT_RETRIES_MAX or self.left_s() <= pause_s:
             # If a large answer counted as a failure, one large grant could open the breaker for all clients.

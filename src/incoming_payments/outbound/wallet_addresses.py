@@ -117,10 +117,7 @@ def checked_base_urls(urls: Iterable[str], *, allow_http: bool) -> tuple[str, ..
     check_types(bool, {"allow_private": allow_http})
     bases = tuple(canonical_url(url, member="base_urls") for url in all_of(str, urls, member="base_urls"))
     if not bases or any("?" in base for base in bases):
-        text = (
-            "base_urls must list one or more URLs that have no query: give the URLs with which your wallet "
-            "addresses begin"
-        )
+        text = "base_urls must list one or more URLs that have no query: give the base URLs of your wallet addresses"
         raise ConfigurationError(text, setting="base_urls")
     if not all(map(has_plain_path, bases)):
         text = (

@@ -15,8 +15,8 @@ class ClientKeys(Protocol):
         """Return the public JWK of `client` with the `kid` `key_id`, or `None` if `client` has no such key.
 
         An unverified request names `key_id`, so return only a key that belongs to `client`. The service calls this
-        method after it has accepted the token. Raise `ClientKeysUnavailable` when the keys of the client cannot be
-        found out now.
+        method after it has accepted the token. Raise `ClientKeysUnavailable` when the keys of the client cannot be read
+        now.
         """
 
 

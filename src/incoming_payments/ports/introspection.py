@@ -11,7 +11,7 @@ class Introspector(Protocol):
     def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
         """Return the information about the token, or `None` when it is not active.
 
-        Send the action and the wallet address of `query` only if the authorization server answers only for these two.
+        Send the action and the wallet address of `query` only to an authorization server whose answer depends on them.
         """
 
 

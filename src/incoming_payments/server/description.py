@@ -14,8 +14,9 @@ DOCUMENT: Final = "/openapi.json"
 
 
 def with_document(application: Application, policy: ServicePolicy, mount: str | None) -> Application:
-    """Return `application`, extended to serve its OpenAPI document at `DOCUMENT`, alone and below the base URL and
-    `mount`.
+    """Return `application`, extended to serve its OpenAPI document.
+
+    The paths are `DOCUMENT`, and `DOCUMENT` below the path of the base URL and below `mount`.
     """
     headers = (
         ("Content-Type", JSON_MEDIA_TYPE),

@@ -107,7 +107,9 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
     except OSError as error:
         for path in written:
             path.unlink(missing_ok=True)
-        raise ConfigurationError(f"{folder} cannot be written: {error.strerror or error}") from None
+        raise ConfigurationError(
+            f"{folder} cannot be written ({error.strerror or error}): choose another folder, or allow writes to it"
+        ) from None
 
 
 def _write_private(path: Path, text: str, written: list[Path]) -> None:

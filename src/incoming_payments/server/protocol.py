@@ -13,12 +13,12 @@ logger = logging.getLogger(__name__)
 # uvicorn's h11 protocol takes some 100 us more for each packet, which costs a quarter of the packets per second
 # (nox -s bench -- packets).
 class Protocol(HttpToolsProtocol):
-    """Bounds what a client can send before the application sees it, and how the connection continues."""
+    """Limit the data that the application does not see, and close connections that cannot carry another request."""
 
-    # The bytes since the last end of a header section or part of a body: of header fields, trailer fields or chunk
-    # extensions. uvicorn keeps fields in memory without a limit.
+    # The number of bytes since the last end of a header section or of a part of a body. They are header fields, trailer
+    # fields or chunk extensions. uvicorn keeps fields in memory without a limit.
     _unfinished_bytes = 0
-    _body_parts = 0  # chunks of the current body, or pieces of it that arrived at once
+    _body_parts = 0  # calls of `on_body` for the current request
 
     def data_received(self, data: bytes) -> None:
         self._unfinished_bytes += len(data)
@@ -33,18 +33,18 @@ class Protocol(HttpToolsProtocol):
         self._unfinished_bytes = self._body_parts = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self.headers) <= HEADERS_MAX:  # the first field too many is enough for a refusal
+        if len(self.headers) <= HEADERS_MAX:  # one field above the limit is enough for a refusal
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._unfinished_bytes = 0
-        # As in `AsgiApplication`, which does not see `Upgrade` behind too many other fields.
+        # `AsgiApplication` does the same, but does not see an `Upgrade` that follows too many other fields.
         self.cycle.keep_alive &= not self.parser.should_upgrade()
         # RFC 9110 §6.5.1: a trailer field is not a header field, but uvicorn 0.54 adds it to this list.
         self.headers = []
         if len(self.pipeline) > PIPELINED_REQUESTS_MAX:
-            self.pipeline.clear()  # the same data may contain more requests
+            self.pipeline.clear()  # the data that is being parsed may contain more requests
             if not self.transport.is_closing():
                 text = "a connection was closed, because more than %d of its requests waited for the first response"
                 log_event(logger, logging.WARNING, LogEvent.PIPELINE_TOO_LONG, text, PIPELINED_REQUESTS_MAX)

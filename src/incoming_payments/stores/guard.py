@@ -43,7 +43,7 @@ def check_update(
         raise BrokenDecision("a decision cannot change the id or the terms of a payment")
     old, new = before.progress, after.progress
     if new.updated_at < old.updated_at:
-        raise BrokenDecision("updatedAt cannot move backwards")
+        raise BrokenDecision("updatedAt must not be before the stored updatedAt")
     if old.closed_at not in (None, new.closed_at) or old.expiry_announced_at not in (None, new.expiry_announced_at):
         raise BrokenDecision(
             "a decision must not change a closed_at or expiry_announced_at that is set: keep the stored value"
@@ -112,7 +112,7 @@ def _check_credit(
     credit, old, new = decision.credit, before.progress, after.progress
     credited = [event.credit_id for event in decision.events if event.kind is EventKind.CREDITED]
     if credited != ([] if credit is None else [credit.id]):
-        raise BrokenDecision("a credit must have exactly one credited event, and no other change may have one")
+        raise BrokenDecision("a credit must have exactly one credited event, and any other change must have none")
     if credit is None:
         if new.received != old.received:
             raise BrokenDecision("only a credit can change the total received")

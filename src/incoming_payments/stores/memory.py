@@ -15,6 +15,7 @@ from incoming_payments.errors import PaymentExists, PaymentNotFound
 from incoming_payments.limits import NONCES_DEFAULT
 from incoming_payments.ports import Decide
 from incoming_payments.stores import guard
+from incoming_payments.stores.memory_feed import MemoryFeed
 
 T = TypeVar("T")
 
@@ -22,15 +23,17 @@ T = TypeVar("T")
 class MemoryStore:
     """A `PaymentStore` in a dictionary. Thread-safe, and usable from asyncio.
 
-    `decide` runs under the lock of the store, so it must not call the store.
+    `feed` is the `Feed` of its events. `decide` runs under the lock of the store, so it must not call the store.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Payments by id, credits by (id, credit id), events by (id, version), and creations by (client, key, "key").
-        # All of them are in one dictionary, so that they always agree: a KeyboardInterrupt cannot split `dict.update`.
+        # Payments by id, credits by (id, credit id), events by (id, version), creations by (client, key, "key"), and
+        # the rows of the feed. All of them are in one dictionary, so that they always agree: a KeyboardInterrupt
+        # cannot split `dict.update`.
         self._rows: dict[str | tuple[str | int, ...], Any] = {}
         self._keys_by_end: list[tuple[datetime, tuple[str, str, str]]] = []
+        self.feed = MemoryFeed(self._lock, self._rows)
 
     def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Store a new payment with its events and its idempotency key, or return the earlier record of the key.
@@ -42,7 +45,7 @@ class MemoryStore:
             if keyed is not None and (earlier := self._creation(keyed.client, keyed.key, payment.created_at)):
                 return earlier
             if payment.id in self._rows:
-                raise PaymentExists(f"payment {payment.id} exists already")
+                raise PaymentExists(f"payment {payment.id} exists already: create the payment with another id")
             if keyed is not None:
                 self._remove_ended_keys(payment.created_at)
                 heapq.heappush(self._keys_by_end, (keyed.until, (keyed.client, keyed.key, "key")))
@@ -118,7 +121,10 @@ class MemoryStore:
             rows[id, event.version] = event
         if decision.keyed is not None:
             rows[decision.keyed.client, decision.keyed.key, "key"] = decision.keyed
-        self._rows.update(rows)
+        marks = self.feed.marks(payment, decision.events)
+        self._rows.update(rows | marks)
+        if marks:
+            self.feed.wake()
 
 
 class MemoryNonces:

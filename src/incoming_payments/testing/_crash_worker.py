@@ -82,7 +82,7 @@ def open_store(factory: str, argument: str) -> PaymentStore:
 
 
 class Calls:
-    """The calls and returns of an update from its decision until its answer, or of a whole insert, in all threads.
+    """A counter of the calls and returns in all threads while an insert or an update runs.
 
     The call or return with the number `end_at` calls `end`, which ends the process.
     """
@@ -114,7 +114,7 @@ class Calls:
         self._is_counting = False
 
     def slowest(self) -> list[int]:
-        """Return the numbers that directly follow the longest gaps, longest first.
+        """Return the numbers of the calls and returns that directly follow the longest gaps, longest gap first.
 
         A slow call has read, written or committed data. The worst time for a crash is directly after such a call.
         """

@@ -48,7 +48,7 @@ class ListingContract(StoreHooks):
         assert ids[1:3] == _ids(store, newer_than=place, limit=2)
 
     def test_new_payments_do_not_move_the_pages(self, store: PaymentStore) -> None:
-        """New payments that enter the list during the reading of its pages make no page skip or repeat a payment."""
+        """If new payments enter the list between two pages, no page skips or repeats a payment."""
         ids = [create(store, a_creation(now=NOW + number * _SECOND)) for number in range(10)][::-1]
         late = iter([timedelta(hours=hours) for hours in (1, -1, 2, -2)])
 

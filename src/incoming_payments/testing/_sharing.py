@@ -1,7 +1,7 @@
 """The guarantees of a payment store for several processes, and for a database that fails.
 
-This is a part of `StoreContract`. A second store on the same data represents another process. Locks and caches of one
-process have no effect on it.
+This is a part of `StoreContract`. A second store on the same data represents another process. Locks and caches of the
+first store have no effect on the second store.
 """
 
 # ruff: noqa: S101 - a test suite asserts

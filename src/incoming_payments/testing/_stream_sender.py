@@ -229,7 +229,7 @@ class StreamSender:
                 self._rejected(packet, answer, now)
 
     def lost(self, packet: Packet, *, now: datetime, reason: str = "") -> None:
-        """Process a missing answer. The service may have credited the packet, so the sender repeats the same packet."""
+        """Handle a packet without an answer. The service may have credited the packet, so the sender repeats it."""
         if packet.sequence not in self._unanswered:
             return
         if now - self._progress_at < self._patience:

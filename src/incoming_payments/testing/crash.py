@@ -328,7 +328,7 @@ def _faults(store: PaymentStore, id: PaymentId, ledger: _Ledger) -> Iterator[str
 
 
 def _answer_credit(_payment: IncomingPayment, earlier: Credit | None) -> Decision[int | None]:
-    """Return the decision whose answer is the total in the stored credit, and which changes nothing."""
+    """Return a decision that changes nothing and answers with the total in the stored credit."""
     return Decision(None if earlier is None else earlier.received.value)
 
 

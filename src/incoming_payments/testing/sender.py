@@ -193,7 +193,7 @@ def _takes(function: object, *arguments: object) -> bool:
 
 def _no_link() -> InvalidValue:
     text = (
-        "link is not a link: pass the result of over_http(url, token), or lambda: nullcontext(post) with your "
+        "link cannot be opened: pass the result of over_http(url, token), or lambda: nullcontext(post) with your "
         "post(packet)"
     )
     return InvalidValue(text, member="link")

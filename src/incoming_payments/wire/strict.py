@@ -42,9 +42,9 @@ def wrong_type(value: object, expected: type, names: Mapping[type, str] = NAMES)
 
 
 class JsonRefused(ValueError):
-    """The first fault of a JSON text. The subject of its string is the whole text.
+    """The first fault of a JSON text. The text of the exception is about the whole JSON text.
 
-    The subject of `fault` is the wrong value. `path` has the names and indices that lead to this value, the innermost
+    `fault` is about the wrong value. `path` has the names and indices that lead to this value, the innermost
     first. `position` is the index of the wrong character in a text that is not JSON.
     """
 

@@ -6,7 +6,7 @@ from incoming_payments.domain.urls import canonical_url, has_plain_path, header_
 from incoming_payments.errors import InvalidValue
 
 NO_URL = "url must be an absolute http or https URL, in ASCII, of at most 2048 characters"
-UNREADABLE = "url has a host or port that cannot be read"
+UNREADABLE = "url must have a valid host and port, such as bank.example or bank.example:8443"
 USER = "url must not contain a user name or password"
 FRAGMENT = "url must not contain a fragment or a backslash"
 POINTER = "url is a payment pointer: write a URL, with https:// in place of $"

@@ -76,7 +76,7 @@ def test_file_that_is_no_database_is_refused_with_the_setting(folder: Path, caps
     for command in (["backup", str(folder / "x.sqlite3")], ["serve"]):
         assert main([*command, "--config", str(path)]) == 1
         found = f"the database {folder / 'client-key.jwk'} cannot be used (file is not a database)"
-        says = f"{path}: database: {found}: correct the name, or restore it from a backup"
+        says = f"{path}: database: {found}: correct the path, or restore it from a backup"
         assert capsys.readouterr().err == f"incoming-payments: {says}\n"
 
 

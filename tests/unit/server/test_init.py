@@ -147,7 +147,8 @@ def test_failed_init_leaves_no_file(
     assert main(["init", str(tmp_path)]) == 1
     assert FILES[:3] == seen
     assert list(tmp_path.iterdir()) == []
-    assert f"incoming-payments: {tmp_path} cannot be written: No space left on device\n" == capsys.readouterr().err
+    says = "cannot be written (No space left on device): choose another folder, or allow writes to it"
+    assert f"incoming-payments: {tmp_path} {says}\n" == capsys.readouterr().err
 
 
 def test_init_with_a_file_in_place_of_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,8 +164,8 @@ def test_init_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "file").write_text("", "utf-8")
 
     assert main(["init", str(tmp_path / "file" / "folder")]) == 1
-    says = f"incoming-payments: {tmp_path / 'file' / 'folder'} cannot be written: Not a directory\n"
-    assert says == capsys.readouterr().err
+    says = "cannot be written (Not a directory): choose another folder, or allow writes to it"
+    assert f"incoming-payments: {tmp_path / 'file' / 'folder'} {says}\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536])

@@ -43,7 +43,7 @@ def test_messages_name_the_payment() -> None:
     store.insert(created)
     with pytest.raises(PaymentExists) as exists:
         store.insert(created)
-    assert exists.value.description == f"payment {created.answer.id} exists already"
+    assert exists.value.description.startswith(f"payment {created.answer.id} exists already:")
     with pytest.raises(PaymentNotFound) as missing:
         store.load(PaymentId("no such"))
     assert missing.value.description == "there is no payment no such"

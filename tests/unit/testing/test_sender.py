@@ -30,11 +30,11 @@ from kits.stream_kit import Service
 def test_another_object_than_a_link_is_refused(link: Any) -> None:
     """The error says what to pass."""
     with pytest.raises(
-        InvalidValue, match=r"link is not a link: pass the result of over_http\(url, token\),"
+        InvalidValue, match=r"link cannot be opened: pass the result of over_http\(url, token\),"
     ) as caught:
         pay(link, PAYEE, 100)
     assert caught.value.details == {"member": "link"}
-    with pytest.raises(InvalidValue, match="link is not a link:"):
+    with pytest.raises(InvalidValue, match="link cannot be opened:"):
         quote(link, PAYEE, 100)
 
 

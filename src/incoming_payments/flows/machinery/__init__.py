@@ -1,1 +1,1 @@
-"""The two drivers, which run flows, the effects of flows, and the ports that answer the effects."""
+"""The machinery of flows: the two drivers that run them, their effects, and the ports that answer the effects."""

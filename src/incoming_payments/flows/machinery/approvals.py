@@ -1,4 +1,4 @@
-"""The functions by which the drivers request the approval of the host, and refuse a credit that it did not approve."""
+"""The functions by which the drivers request the approval of the host, and refuse a credit without this approval."""
 
 from functools import partial
 from typing import Any, TypeVar

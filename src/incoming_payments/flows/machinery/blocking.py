@@ -44,7 +44,7 @@ class LoopWatch:
         if took_s <= PORT_BLOCKS_S_MAX:
             return
         name = method.partition(".")[0]
-        # the ports of this library do not wait
+        # The other ports of this library do not wait, so a slow call of such a port has another cause.
         is_own = type(getattr(ports, name, None)).__module__.startswith("incoming_payments.")
         if name not in self._logged and not is_own:
             self._logged.add(name)

@@ -96,8 +96,8 @@ class Ports(_Calls):
     signature is refused. If there is no port `client_keys`, a request is refused when the introspection answer for its
     token contains no key. If there is no port `approval`, every payment and packet is approved. If there is no port
     `quotas`, there are no quotas. `approval_s` is the number of seconds that `approval` may take. `randomness(count)`
-    returns random bytes for ids and nonces. Change it only in tests. Raises `ConfigurationError` for an object that
-    lacks methods of its port, for a class instead of an object, and for `async def` methods.
+    returns random bytes for ids and nonces. Change `randomness` only in tests. Raises `ConfigurationError` for an
+    object that lacks methods of its port, for a class instead of an object, and for `async def` methods.
     """
 
     store: PaymentStore | None = field(default=None, validator=_port(PaymentStore, is_sync=True))

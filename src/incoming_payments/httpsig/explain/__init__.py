@@ -40,7 +40,7 @@ def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     >>> print(explain(SignatureRefused("signature_missing", "the request is not signed"), evidence).causes[0])
     likely: Signature is the text undefined: software below the signer repeated the request and did not sign it
     """
-    cause = refusal.__cause__  # set when a caller of `verify` replaces the refusal of `verify` by another refusal
+    cause = refusal.__cause__  # the refusal by `verify`, if its caller has replaced it
     case = open_case(evidence, cause.code if isinstance(cause, SignatureRefused) else refusal.code)
     causes, is_complete = find_causes(case)
     if not causes:
@@ -78,7 +78,7 @@ def _signature_lines(case: Case, one: ReadSignature) -> list[str]:
         shown = "<no value>" if value is None else show.value(component, value)
         lines.append(f"    {show.identifier(component)}: {shown}")
     names = " ".join([show.identifier(component) for component in given.components])
-    # the signer sent component names that have no quotes
+    # In this signature base, the component names have no quotes, as the signer sent them.
     if not given.signature_params.startswith(given.coverage.inner_list):
         names = names.replace('"', "")
     return [*lines, f'    "@signature-params": ({names}){show.parameters(given.parameters)}']

@@ -11,7 +11,7 @@ _HASHES: Final = {64: hashlib.sha512, 32: hashlib.sha256}  # the hash function f
 # With the lookbehind, each name is tried only once. If each suffix of a name were tried too, a long name that has no
 # value would take quadratic time.
 _CLAIM: Final = re.compile(r"(?<![a-z0-9\-])([a-z0-9\-]*)=([:\"']?)([A-Za-z0-9+/_\-]{32,200}={0,2})([:\"']?)")
-_CLAIMS_MAX: Final = 4  # the most digests to try; usual requests have at most two
+_CLAIMS_MAX: Final = 4  # the number of digests to try; usual requests have at most two
 _COMPACT: Final = (",", ":")
 # Ways to write JSON: a name, the options for `json.dumps`, and the replacements in its output.
 _WRITERS: Final[tuple[tuple[str, dict[str, Any], tuple[tuple[str, str], ...]], ...]] = (

@@ -69,7 +69,7 @@ class ReadSignature:
     draft: Draft
 
     def made_over(self, base: bytes, said: str = "", key: PublicKey | None = None, octets: bytes = b"") -> Trial:
-        """Return the trial that the key signed `base`. If there is no key, the trial cannot be proved."""
+        """Return the trial that tests whether the key signed `base`. If there is no key, the trial cannot be proved."""
         signer = key or self.key
         return Trial(said, partial(signer.verify, octets or self.octets, base) if signer else None)
 

@@ -20,7 +20,7 @@ from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_M
 
 _HOUR_S: Final = 3600
 _YEAR_S: Final = 366 * 24 * _HOUR_S
-_ZONE_OFF_S_MAX: Final = 120  # how many seconds the error of a clock in a wrong time zone may differ from whole hours
+_ZONE_OFF_S_MAX: Final = 120  # the margin around whole hours that shows a wrong time zone
 # the length of a good nonce, because shorter random nonces repeat within some thousand requests
 _NONCE_CHARS_MIN: Final = 8
 _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
@@ -71,7 +71,7 @@ _SignatureTrials = Callable[[Case, ReadSignature], Iterable[Trial]]
 
 
 def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case], Iterator[Trial]]:
-    """Return the trials of those signatures by known keys whose base is complete, or of those whose base is not."""
+    """Return the trials of all signatures by known keys that have a complete base, or an incomplete base."""
     return lambda case: (
         trial
         for one in case.signatures

@@ -26,7 +26,7 @@ _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
 ServerSecret = NewType("ServerSecret", bytes)  # the content of a file of `secret_files`
 PeerToken = NewType("PeerToken", AccessToken)  # the content of a file of `token_files`
 
-_NOT_BLOCKING: Final = getattr(os, "O_NONBLOCK", 0)  # because opening a FIFO would block until it has a writer
+_NOT_BLOCKING: Final = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO must not block until it has a writer
 
 
 @frozen
@@ -54,7 +54,9 @@ def read_bounded(path: Path, *, if_missing: str) -> bytes:
         raise ConfigurationError("is a folder: give the path of a file") from None
     except (OSError, ValueError) as error:  # a ValueError means NUL in the name
         why = getattr(error, "strerror", None) or "no file can have this name"
-        raise ConfigurationError(f"cannot be read: {why}") from None
+        raise ConfigurationError(
+            f"cannot be read ({why}): correct the path, or let this process read the file"
+        ) from None
     if len(content) > CONFIGURATION_BYTES_MAX:
         raise ConfigurationError(f"is larger than {CONFIGURATION_BYTES_MAX} bytes: give a smaller file")
     return content

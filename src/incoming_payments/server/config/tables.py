@@ -139,8 +139,8 @@ class LimitsTable:
         "never",
         written="2592000",
     )
-    metadata_bytes_max: int = setting("the most bytes of `metadata` as compact JSON", METADATA_BYTES_DEFAULT)
-    metadata_depth_max: int = setting("the most nested levels of `metadata`", METADATA_DEPTH_DEFAULT)
+    metadata_bytes_max: int = setting("the size limit of `metadata` as compact JSON, in bytes", METADATA_BYTES_DEFAULT)
+    metadata_depth_max: int = setting("the limit on nested levels of `metadata`", METADATA_DEPTH_DEFAULT)
     signature_age_s: int = setting(
         "the greatest age of a signature, in seconds",
         SIGNATURE_AGE_S_DEFAULT,

@@ -53,8 +53,7 @@ class WalletAddressesTable:
     """The service that keeps the wallet addresses."""
 
     base_urls: tuple[str, ...] = setting(
-        "the URLs with which the URLs of your wallet addresses begin. The service reads the document of each "
-        "wallet address from its URL",
+        "the base URLs of your wallet addresses. The service reads the document of each wallet address from its URL",
         written='["https://wallet.bank.example"]',
     )
     max_age_s: int = setting(

@@ -174,7 +174,9 @@ def _body_in(name: str) -> _Body:
             content = _bounded(file.read(SIGNED_BODY_BYTES_MAX + 1))
             again = stat.S_ISREG(os.fstat(file.fileno()).st_mode)  # a pipe can be read only once
     except OSError as error:
-        raise _wrong("--data", f"--data @{name} cannot be read: {error.strerror or error}") from None
+        raise _wrong(
+            "--data", f"--data @{name} cannot be read ({error.strerror or error}): give another file"
+        ) from None
     return _Body(content, name if again else None)
 
 

@@ -11,9 +11,8 @@ from incoming_payments.errors import BackupFailed
 from incoming_payments.limits import STORE_BUSY_S_MAX
 from incoming_payments.stores.sqlite._database_id import renew_id
 from incoming_payments.stores.sqlite._rows import file_of
-from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION
+from incoming_payments.stores.sqlite._schema import APPLICATION_ID
 
-_TABLES: Final = ("payments", "credits", "events", "idempotency_keys", "nonces")
 # A backup must not have one of these names: SQLite and the store use them for files beside the database. While a
 # backup is in progress, its file has the suffix `.partial`.
 _OWN_SUFFIXES: Final = ("-journal", "-wal", "-shm", "-lock", ".partial")
@@ -42,10 +41,10 @@ def back_up(source: sqlite3.Connection, target: str | os.PathLike[str], check_an
             f"{path} cannot be created ({error.strerror}): choose another path, or correct its directory"
         ) from error
     try:
-        expected = _copy(source, partial)
+        version, expected = _copy(source, partial)
         _sync(partial)
-        _verify(partial, expected)
-        check_answer()  # sync the data before the backup gets its name
+        _verify(partial, version, expected)
+        check_answer()  # make all checks before the backup gets its name
         # `link` refuses to replace a file that another program has created in the meantime.
         os.link(partial, path)
         try:
@@ -66,13 +65,14 @@ def _checked_path(target: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(text))
 
 
-def _copy(source: sqlite3.Connection, path: Path) -> list[int]:
-    """Copy one snapshot of `source`, and return its row counts."""
+def _copy(source: sqlite3.Connection, path: Path) -> tuple[int, dict[str, int]]:
+    """Copy one snapshot of `source`, and return its schema version and its row counts."""
     with closing(sqlite3.connect(path, isolation_level=None)) as copy:
         # Let SQLite wait for locks, because the step that copies cannot be repeated alone.
         source.execute(f"PRAGMA busy_timeout = {STORE_BUSY_S_MAX * 1000:.0f}")
         source.execute("BEGIN")
         try:
+            (version,) = source.execute("PRAGMA user_version").fetchone()
             counts = _counts(source)
             source.backup(copy)
         finally:
@@ -81,23 +81,25 @@ def _copy(source: sqlite3.Connection, path: Path) -> list[int]:
         # The header of the source says WAL. Turn WAL off, so that the copy is a single file.
         copy.execute("PRAGMA journal_mode = DELETE")
         renew_id(copy)  # the log of the source does not belong to the copy
-    return counts
+    return version, counts
 
 
-def _verify(path: Path, expected: list[int]) -> None:
+def _verify(path: Path, version: int, expected: dict[str, int]) -> None:
     """Raise `BackupFailed` unless the file at `path` is a sound database with the `expected` row counts."""
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as copy:
         [*problems] = (problem for (problem,) in copy.execute("PRAGMA integrity_check") if problem != "ok")
         identify = "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version"
         identity = copy.execute(identify).fetchone()
-        if problems or identity != (APPLICATION_ID, VERSION) or _counts(copy) != expected:
+        if problems or identity != (APPLICATION_ID, version) or _counts(copy) != expected:
             why = "; ".join(problems[:3]) or "its header or its row counts differ from those of the database"
             raise BackupFailed(f"the backup differs from what was written, and was removed ({why}): check the disk")
 
 
-def _counts(connection: sqlite3.Connection) -> list[int]:
-    statement = "SELECT count(*) FROM {}"
-    return [int(connection.execute(statement.format(table)).fetchone()[0]) for table in _TABLES]
+def _counts(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return the number of rows of each table, except the id, which differs in a copy."""
+    found = "SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'database_id'"
+    names = [name for (name,) in connection.execute(found)]
+    return {name: int(connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]) for name in names}  # noqa: S608
 
 
 def _sync(path: Path) -> None:

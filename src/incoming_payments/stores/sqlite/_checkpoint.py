@@ -37,8 +37,9 @@ def copy_log(connection: sqlite3.Connection, watch: FileWatch) -> Copied:
     The caller must hold SQLite's write lock on another connection. SQLite has a checkpoint mode that takes the lock
     itself. But while another process has the lock, this mode copies frames and does not sync the copies.
 
-    Raises `AnotherCopies`. Raises any `sqlite3.Error`, and before that stops the store if data may be lost. Raises
-    `StoreStopped` when a process was killed in a sync that an earlier checkpoint needs.
+    Raises `AnotherCopies` while another process makes a checkpoint. Raises `sqlite3.Error` for any other failure. If
+    the failure means that data may be lost, the store stops first. Raises `StoreStopped` when a process was killed in a
+    sync that an earlier checkpoint needs.
     """
     return _checkpoint(connection, watch, "PASSIVE")
 

@@ -21,7 +21,7 @@ _SELECT: Final = "SELECT id FROM database_id"
 
 def ensure_id(connection: sqlite3.Connection) -> bytes:
     """Return the id of the database. Create the id if the database has none."""
-    with connection:  # the `with` commits or rolls back
+    with connection:  # commits or rolls back
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(_CREATE)
         row = connection.execute(_SELECT).fetchone()
@@ -32,7 +32,7 @@ def ensure_id(connection: sqlite3.Connection) -> bytes:
 
 
 def renew_id(connection: sqlite3.Connection) -> None:
-    """Give the copy of a database that `connection` has open a new id."""
+    """Write a new id to the database of `connection`, which is a copy of another database."""
     connection.execute(_CREATE)
     connection.execute("DELETE FROM database_id")
     connection.execute(_INSERT, (os.urandom(ID_BYTES),))
@@ -41,7 +41,7 @@ def renew_id(connection: sqlite3.Connection) -> None:
 def has_id(path: Path, id: bytes) -> bool:
     """Return whether the database has `id`, or cannot be read without its log. This function does not change the log.
 
-    No connection of this process may be open, because the connection would lose its locks.
+    This process must have no connection open, because this function would release the locks of that connection.
     """
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         try:

@@ -13,6 +13,7 @@ from incoming_payments.domain import feed
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.feed import (
+    Consumer,
     ConsumerName,
     Delivery,
     DeliveryRecord,
@@ -108,6 +109,8 @@ _SKIP_STREAMS: Final = (
     "INDEXED BY streams_due WHERE consumer = ? AND is_open = 0 AND due_at <= ? LIMIT ?)"
 )
 
+_Claim = tuple[Delivery | None, list[tuple[str, tuple[object, ...]]]]  # a delivery, and the statements that store it
+
 
 def claim(
     rows: Batch, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
@@ -117,39 +120,56 @@ def claim(
     consumer, health, is_ready = require(rows, name)
     (leases,) = connection.execute(_HAS_LEASE, (name, at)).fetchone()
     count = feed.claimable(consumer, health, limit=limit, has_lease=bool(leases), now=now) if is_ready else 0
-    claimed, statements = [], []
-    for id, first, last, payload, attempts in connection.execute(_SELECT_DUE, (name, at, count)).fetchall():
-        events = _events(rows, id, first, last, frozenset(EventKind))
-        lease = _lease()
-        claimed.append(
-            Delivery(
-                consumer=name, events=events, payload=payload, attempt=attempts + 1, lease=lease, leased_until=until
-            )
-        )
-        statements.append((_LEASE_AGAIN, (lease, _micros(until), name, id, first)))
-    streams = connection.execute(_SELECT_STREAMS, (name, at, count - len(claimed))).fetchall()
-    for id, acknowledged, head in streams:
-        waiting = _events(rows, id, acknowledged + 1, head, consumer.kinds or frozenset(EventKind))
-        if not waiting:  # the filter has changed, and admits none of these events now
-            statements.append((_DELETE_STREAM, (name, id)))
-            continue
-        events = feed.next_delivery(consumer, waiting)
-        try:
-            payload = render(events)
-        except BaseException as error:
-            raise DecideRaised(error) from error
-        delivery = Delivery(
-            consumer=name, events=events, payload=payload, attempt=1, lease=_lease(), leased_until=until
-        )
-        claimed.append(delivery)
-        ends = _micros(until)
-        row = (name, id, delivery.first_version, delivery.last_version, payload, at, ends, delivery.lease)
-        statements.append((_INSERT_DELIVERY, row))
-        due_at = at if head > delivery.last_version else _LATER
-        statements.append((_OPEN_STREAM, (due_at, name, id)))
-    for statement, values in statements:
-        connection.execute(statement, values)
-    return claimed
+    due = connection.execute(_SELECT_DUE, (name, at, count)).fetchall()
+    claims = [_next_attempt(rows, name, row, until) for row in due]
+    streams = connection.execute(_SELECT_STREAMS, (name, at, count - len(due))).fetchall()
+    claims += [_first_attempt(rows, consumer, row, render, now=now, until=until) for row in streams]
+    for _, statements in claims:
+        for statement, values in statements:
+            connection.execute(statement, values)
+    return [delivery for delivery, _ in claims if delivery is not None]
+
+
+def _next_attempt(rows: Batch, name: ConsumerName, row: Sequence[Any], until: datetime) -> _Claim:
+    """Return a delivery that had an attempt before, and the statement that leases it."""
+    id, first, last, payload, attempts = row
+    delivery = Delivery(
+        consumer=name,
+        events=_events(rows, id, first, last, frozenset(EventKind)),
+        payload=payload,
+        attempt=attempts + 1,
+        lease=_lease(),
+        leased_until=until,
+    )
+    return delivery, [(_LEASE_AGAIN, (delivery.lease, _micros(until), name, id, first))]
+
+
+def _first_attempt(
+    rows: Batch, consumer: Consumer, row: Sequence[Any], render: Render, *, now: datetime, until: datetime
+) -> _Claim:
+    """Return the next delivery of a stream, and the statements that store it.
+
+    If the filter has changed, it may admit none of the waiting events. The stream then has no delivery and ends.
+    """
+    id, acknowledged, head = row
+    waiting = _events(rows, id, acknowledged + 1, head, consumer.kinds or frozenset(EventKind))
+    if not waiting:
+        return None, [(_DELETE_STREAM, (consumer.name, id))]
+    events = feed.next_delivery(consumer, waiting)
+    try:
+        payload = render(events)
+    except BaseException as error:
+        raise DecideRaised(error) from error
+    delivery = Delivery(
+        consumer=consumer.name, events=events, payload=payload, attempt=1, lease=_lease(), leased_until=until
+    )
+    key, last = (consumer.name, id), delivery.last_version
+    times = _micros(now), _micros(until)
+    due_at = _micros(now) if head > last else _LATER
+    return delivery, [
+        (_INSERT_DELIVERY, (*key, delivery.first_version, last, payload, *times, delivery.lease)),
+        (_OPEN_STREAM, (due_at, *key)),
+    ]
 
 
 def settle(rows: Batch, delivery: Delivery, result: Result, now: datetime) -> bool:

@@ -1,11 +1,11 @@
-"""Helpers for files. They use the operating system alone, and not SQLite."""
+"""Helpers for files, which use only the operating system, not SQLite."""
 
 import errno
 import fcntl
 import os
 from typing import Final
 
-# errors that end without a repair
+# errors about a lack of resources, after which a repeated call may succeed
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
 Identity = tuple[int, int]
 

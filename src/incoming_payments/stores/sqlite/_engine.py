@@ -41,7 +41,7 @@ class Engine:
             _engines.add(self)
 
     def _begin(self) -> None:
-        # The lock is re-entrant, because the garbage collector may close a store in a thread that holds this lock.
+        # The lock is re-entrant, because the garbage collector may close the store in a thread that holds the lock.
         self._lock = threading.RLock()
         self._state_changed = threading.Condition(self._lock)
         self._fork_pending = False
@@ -53,21 +53,23 @@ class Engine:
         self._idle: list[Rows] = []
         self._slow_reads = SlowReads()
         self._executor: ThreadPoolExecutor | None = None
-        self._watchers: tuple[Callable[[], None], ...] = ()
+        self._watchers: dict[object, Callable[[], None]] = {}
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` after each commit that makes a stream of the feed due. Return a function that ends this."""
 
+        token = object()
+
         def end() -> None:
             with self._lock:
-                self._watchers = tuple(other for other in self._watchers if other is not wake)
+                self._watchers.pop(token, None)
 
         with self._lock:
-            self._watchers = (*self._watchers, wake)
+            self._watchers[token] = wake
         return end
 
     def _wake(self) -> None:
-        for wake in self._watchers:
+        for wake in list(self._watchers.values()):
             with contextlib.suppress(Exception):  # such as that of a closed event loop; the writer has to continue
                 wake()
 
@@ -272,11 +274,11 @@ def _before_fork() -> None:
     _forking.acquire()
     interrupt: BaseException | None = None
     for engine in list(_engines):
-        _paused.append(engine)  # before the pause: after the fork, the engine must continue even if the pause fails
+        _paused.append(engine)  # first, so that the engine continues after the fork even if the pause fails
         while not engine.is_paused:
             try:
                 engine.before_fork()
-            except BaseException as error:  # noqa: BLE001 - of a signal: the fork continues, so nothing may stay open
+            except BaseException as error:  # noqa: BLE001 - the fork continues, so every connection must be closed
                 interrupt = error
     if interrupt is not None:
         raise interrupt
@@ -289,7 +291,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _forking  # noqa: PLW0603 - a thread of the parent may hold the old one
+    global _forking  # noqa: PLW0603 - a thread of the parent may hold the old lock
     _forking = threading.RLock()
     _paused.clear()
     for engine in list(_engines):

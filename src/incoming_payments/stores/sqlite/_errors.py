@@ -38,7 +38,9 @@ def explain(error: BaseException, watch: FileWatch) -> IncomingPaymentsError:
     if isinstance(error, StoreError):
         return type(error)(error.description)
     if blames_the_statement(error) and not isinstance(error, sqlite3.OperationalError):
-        return BrokenDecision(f"the database refused the values to store: {error}")
+        return BrokenDecision(
+            f"the database refused the values to store ({error}): correct the values that decide returns"
+        )
     if _primary_code(error) in _NO_ACCESS:
         return StoreUnavailable(
             f"the database {watch.path} cannot be opened or written ({error}): let the process write to the file and "
@@ -46,7 +48,7 @@ def explain(error: BaseException, watch: FileWatch) -> IncomingPaymentsError:
         )
     if isinstance(error, MemoryError | OSError) or _primary_code(error) in _TEMPORARY:
         return StoreUnavailable(f"the database {watch.path} is unavailable ({error}): repeat the call later")
-    advice = "correct the name, or restore" if _primary_code(error) == sqlite3.SQLITE_NOTADB else "restore"
+    advice = "correct the path, or restore" if _primary_code(error) == sqlite3.SQLITE_NOTADB else "restore"
     return StoreUnusable(f"the database {watch.path} cannot be used ({error}): {advice} it from a backup")
 
 

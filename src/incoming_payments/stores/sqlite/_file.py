@@ -1,7 +1,6 @@
 """The database file: its path and schema, and the connections to it."""
 
 import contextlib
-import logging
 import os
 import sqlite3
 import threading
@@ -14,7 +13,6 @@ from typing import Final, TypeVar
 from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError, StoreStopped, StoreUnusable
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_LOG_KEPT_BYTES_MAX
-from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.stores.sqlite._checkpoint import Copied, copy_log, empty_log
 from incoming_payments.stores.sqlite._database_id import UNKNOWN, ensure_id, has_id
 from incoming_payments.stores.sqlite._errors import explain, is_busy
@@ -26,29 +24,23 @@ from incoming_payments.stores.sqlite._opening import (
     rewrite_log,
     take_lock,
 )
-from incoming_payments.stores.sqlite._schema import APPLICATION_ID, PARTS, STATEMENTS, VERSION
+from incoming_payments.stores.sqlite._schema import VERSION
 from incoming_payments.stores.sqlite._second_name import refuse_second_names
+from incoming_payments.stores.sqlite._versions import check_version, prepare_tables
 from incoming_payments.stores.sqlite._watch import FileWatch, OnStop
 
 T = TypeVar("T")
 
 SQLITE_VERSION_MIN: Final = (3, 37, 0)  # the first release with STRICT tables
-# The pause between attempts to get a lock. It is shorter than a commit of another process, so that this process gets
-# its turn. With 1 ms, the slowest creates of two processes take 1.6 times as long (benchmark `http`, p99).
+# The pause between attempts to get a lock. The pause is shorter than a commit, so that this process gets the lock
+# between two commits of another process. With 1 ms, the slowest creates of two processes take 60 % longer (benchmark
+# `http`, p99).
 _POLL_S: Final = 0.0002
 COPY_S_MAX: Final = 0.01  # the longest wait for the write lock before a checkpoint, as long as several commits take
 
 # With `synchronous = FULL`, SQLite syncs the log at every commit. With a lower level, a power cut can remove
 # acknowledged commits. On macOS only F_FULLFSYNC reaches the disk.
 _SYNCED: Final = "synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"
-
-# A single statement, because it sees the file either before or after another process creates the tables.
-_IDENTIFY: Final = (
-    "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
-    "FROM pragma_application_id, pragma_user_version"
-)
-
-logger = logging.getLogger("incoming_payments.stores.sqlite")
 
 
 class DatabaseFile:
@@ -97,11 +89,11 @@ class DatabaseFile:
     def restore(self, known: bytes) -> bytes:
         """Restore the log, begin another log, and return the id of the database. `known` is the id in the lock file.
 
-        Begin another log because the disk may have lost the location of the old log too, and a write in place does not
-        repair the location. Return `UNKNOWN` while only the log has a new id, because `has_id` reads the database
-        without its log.
+        Begin another log, because the disk may also have lost the location of the old log. Writing the old log again in
+        place does not repair the location. Return `UNKNOWN` while only the log has a new id, because `has_id` reads the
+        database without its log.
         """
-        _, connection = self._restored()
+        _, connection = self._restored(is_alone=True)
         empty_log(connection, self.watch)
         id = self.patiently(partial(ensure_id, connection))
         if id == known:
@@ -156,7 +148,7 @@ class DatabaseFile:
             if self.patiently(lambda: copy_log(other, self.watch)).frames:
                 raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
             log.forget()
-        self.check_version(connection)
+        check_version(connection, self.path)
 
     def commit(self, connection: sqlite3.Connection, log: LogWatch) -> int:
         """Commit, and return the size of the log in bytes once the commit is known to be on the disk."""
@@ -167,8 +159,7 @@ class DatabaseFile:
         connection.execute("COMMIT")
         size_bytes = log.after_commit()
         if not size_bytes:
-            # Another process may have emptied the log by a checkpoint. If no process has, this call finds that frames
-            # are lost.
+            # A checkpoint of another process may have emptied the log. If not, this call detects the lost frames.
             self.copy_log(connection)
         return size_bytes
 
@@ -210,12 +201,15 @@ class DatabaseFile:
             if self._held is not None:
                 return self._held
             try:
-                return self._restored()
+                return self._restored(is_alone=False)
             except OSError as error:
                 raise log_failure(self.watch, error) from error
 
-    def _restored(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-        """Open the connections that this process keeps open, bring the log to the disk, and create the tables."""
+    def _restored(self, *, is_alone: bool) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        """Open the connections that this process keeps open, bring the log to the disk, and create the tables.
+
+        If `is_alone` is true, no other store has the database open, so the database may be upgraded.
+        """
         with one_at_a_time(self.watch, patience_s=self._busy_s), contextlib.ExitStack() as on_failure:
             guard = self._open("ro")
             on_failure.callback(self.disconnect, guard)
@@ -226,11 +220,11 @@ class DatabaseFile:
             self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
             rewrite_log(self.watch)
             connection.rollback()
-            self.patiently(lambda: self._create(connection))
+            _set(connection, *_SYNCED)
+            self.patiently(lambda: prepare_tables(connection, self.path, is_alone=is_alone))
             self._join(guard)
             on_failure.callback(self._forget)
             self.watch.note_index()
-            _set(connection, *_SYNCED)
             self._held = guard, connection
             on_failure.pop_all()
         return guard, connection
@@ -249,7 +243,7 @@ class DatabaseFile:
         # Only `prepare` may create the file, because a deleted file must not come back as an empty one.
         connection = self._open("rw")
         try:
-            self.patiently(lambda: self.check_version(connection))
+            self.patiently(lambda: check_version(connection, self.path))
             _set(connection, *settings)
         except BaseException:
             self.disconnect(connection)
@@ -266,7 +260,7 @@ class DatabaseFile:
         return connection
 
     def patiently(self, action: Callable[[], T], patience_s: float | None = None) -> T:
-        """Repeat `action` while another process holds the lock. SQLite's own busy handler may never get the lock.
+        """Repeat `action` while another process holds the lock. The busy handler of SQLite may never get the lock.
 
         Raises `sqlite3.OperationalError` after `patience_s` seconds, which is `busy_s` if it is not given.
         """
@@ -278,69 +272,6 @@ class DatabaseFile:
                 if not is_busy(error) or time.monotonic() >= deadline:
                     raise
             time.sleep(_POLL_S)
-
-    def _create(self, connection: sqlite3.Connection) -> None:
-        """Create the tables in an empty file."""
-        self._version(connection)  # check the version first, because the file may belong to another application
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        if mode != "wal":
-            raise StoreUnusable(
-                f"the file system of {self.path} cannot hold a write-ahead log (WAL): keep the database on a local disk"
-            )
-        if self._version(connection) == VERSION:
-            self._check_parts(connection)
-            return
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            # Another process may have created the tables before this process got the lock.
-            is_new = self._version(connection) != VERSION
-            if is_new:
-                for statement in STATEMENTS:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.rollback()
-            raise
-        if is_new:
-            text = "created the database %s, which holds no payments yet"
-            log_event(logger, logging.INFO, LogEvent.DATABASE_CREATED, text, self.path)
-
-    def _check_parts(self, connection: sqlite3.Connection) -> None:
-        """Raise `StoreUnusable` for a file that lacks tables or indexes."""
-        found = {f"{type} {name}" for type, name in connection.execute("SELECT type, name FROM sqlite_master")}
-        missing = [part for part in PARTS if part not in found]
-        if missing:
-            raise StoreUnusable(
-                f"{self.path} has schema version {VERSION}, but lacks {', '.join(missing)}: restore the file "
-                f"from a backup, or choose the path of a new file"
-            )
-
-    def _version(self, connection: sqlite3.Connection) -> int:
-        """Return the schema version, or 0 for an empty file. Raises `StoreUnusable` for the file of another program."""
-        application, version, tables = connection.execute(_IDENTIFY).fetchone()
-        if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
-            raise StoreUnusable(f"{self.path} is the database of another application: choose another file")
-        if application == APPLICATION_ID:
-            self._check_number(version)
-        return int(version)
-
-    def check_version(self, connection: sqlite3.Connection) -> None:
-        """Raise `StoreUnusable` for another schema version, which a newer release may write at any time."""
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        self._check_number(version)
-
-    def _check_number(self, version: int) -> None:
-        found = f"{self.path} has schema version {version}"
-        if version > VERSION:
-            text = f"{found}, which is newer than version {VERSION} of this release: upgrade incoming-payments"
-            raise StoreUnusable(text)
-        if version < VERSION:
-            raise StoreUnusable(
-                f"{found}, which is older than version {VERSION} of this release: restore a backup of version "
-                f"{VERSION}, or choose the path of a new file"
-            )
 
 
 def _set(connection: sqlite3.Connection, *settings: str) -> None:

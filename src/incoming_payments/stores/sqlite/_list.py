@@ -1,4 +1,4 @@
-"""Read the pages of lists. Each page is one scan of an index, which begins at the place of the page.
+"""Read the pages of lists. For each page, the store scans one index from the place where the page begins.
 
 The state of a payment is not stored. Each query applies the conditions of `lifecycle.state_of` to the stored columns.
 Amounts are decimal text without leading zeros, so the longer of two texts is the greater amount.
@@ -85,7 +85,7 @@ def _clauses(query: PaymentQuery, limit: int, end: Place | None) -> tuple[str, l
 def _conditions(query: PaymentQuery, end: Place | None) -> Iterator[tuple[str, tuple[object, ...]]]:
     """Yield each condition and its values.
 
-    Each end of the scan has only one condition. If an end had two, SQLite might begin at the wider bound.
+    Each end of the scan has only one condition. If an end had two conditions, SQLite might begin at the wider bound.
     """
     if query.wallet_address is not None:
         yield "wallet_address = ?", (query.wallet_address,)

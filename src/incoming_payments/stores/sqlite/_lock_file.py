@@ -2,8 +2,8 @@
 
 Each open store holds a shared `flock` on this file. The file begins with a text. The whole text shows that the database
 is in use, and a shorter text shows another state. No release may change the text, because stores of two releases would
-stop each other. The text is followed by the tag of the connection that has committed last, the id of the database (see
-`_database_id`), and the state of the checkpoints.
+stop each other. After the text, the file has the tag of the connection that has committed last, the id of the database
+(see `_database_id`), and the state of the checkpoints.
 """
 
 import errno
@@ -19,12 +19,12 @@ TAG_BYTES: Final = 8
 _TEXT: Final = b"An open database needs this file. Do not remove it.\n"
 _TAG_AT: Final = len(_TEXT)
 _ID_AT: Final = _TAG_AT + TAG_BYTES
-_CHECKPOINTS_AT: Final = _ID_AT + ID_BYTES  # the position of one byte
+_CHECKPOINTS_AT: Final = _ID_AT + ID_BYTES  # one byte, a member of `Checkpoints`
 _CLOSED: Final = -1
 
 
 class Text(IntEnum):
-    """The length of the text in the file. Only zeros follow a shorter text, so a full disk does no harm."""
+    """The length of the text in the file. After a shorter text, the file has zeros, or ends if the disk is full."""
 
     NEW = 0  # no database has used the lock file yet
     STOPPED = 1  # a store has stopped

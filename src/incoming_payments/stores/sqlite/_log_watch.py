@@ -9,7 +9,7 @@ from incoming_payments.stores.sqlite._lock_file import TAG_BYTES
 from incoming_payments.stores.sqlite._watch import FileWatch
 
 # The header of the log, see https://sqlite.org/fileformat2.html#the_write_ahead_log. Two salts begin at byte 16. Each
-# new log changes them.
+# new log has other salts.
 _LOG_MAGIC: Final = (bytes.fromhex("377f0682"), bytes.fromhex("377f0683"))
 _LOG_HEADER_BYTES: Final = 24
 _SALTS: Final = slice(16, 24)
@@ -47,8 +47,7 @@ class LogWatch:
         The caller must hold SQLite's write lock. If a checkpoint has emptied the log, the caller calls `forget`. Stops
         the store if another program has emptied the log.
         """
-        # Check before the write, because other processes may have written to the log unnoticed if the index was
-        # replaced.
+        # Check before the write. If the index was replaced, this store has not seen the commits of other processes.
         self.check_names()
         (size_bytes, header), last = self._read(), self._last
         is_empty, self._salts, self._bytes = size_bytes < _LOG_HEADER_BYTES, header[_SALTS], size_bytes
@@ -66,15 +65,15 @@ class LogWatch:
         self._last = None
 
     def is_new_committer(self) -> bool:
-        """Mark this connection as the last one to commit. Return false if it was already the last one."""
+        """Mark this connection as the last one that committed. Return false if it already was the last one."""
         return self._files.is_new_committer(self._tag)
 
     def after_commit(self) -> int:
         """Check that the commit is in the files that the paths name. Returns the size of the log in bytes."""
         self.check_names()
         size_bytes, header = self._read()
-        # The log is not empty, unless a checkpoint has emptied the log since the commit. If another program emptied the
-        # log before the commit, the log has no header.
+        # The log may be empty, because a checkpoint may have emptied it since the commit. If another program emptied
+        # the log before the commit, the log has content but no header.
         if size_bytes and header[:4] not in _LOG_MAGIC:
             raise self._files.stop(f"{self._path} was emptied while it was open")
         # The write lock is released, so another process may have begun a new log, which has other salts. SQLite may
@@ -93,7 +92,7 @@ class LogWatch:
             raise self._files.stop(f"{self._path} was removed or replaced while it was open")
 
     def _has_hole(self) -> bool:
-        """Return whether blocks in the middle of the log are missing, because SQLite has written behind its end."""
+        """Return whether the log has a hole, because it was shortened before SQLite wrote to it again."""
         while True:
             size_bytes = self._size()
             try:

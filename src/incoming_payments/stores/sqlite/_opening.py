@@ -2,12 +2,12 @@
 
 - Before its first answer, each process writes the whole log again in place, and syncs it. A child process does the same
   after a fork. So data in the log that never reached the disk is written now. If the write fails, the process answers
-  nothing. Such data may come from a killed process: it died before the end of its sync, or it received the error of the
-  sync, which the kernel reports only once. The store holds SQLite's write lock while it writes, because other processes
-  may write to the database too, even processes that do not use this library.
+  nothing. Such data may come from a process that was killed before the end of its sync. The process may also have
+  received the error of the sync, which the kernel reports only once. While the store writes, it holds SQLite's write
+  lock, because any other program may write to the database too.
 - Only one process at a time writes the log again (see `one_at_a_time`).
 - After that, each process keeps a connection open. While this connection is open, SQLite does not recover the log, and
-  shows no commit whose sync has not succeeded. The store closes this connection before a fork, and when the store is
+  shows only commits whose sync has succeeded. The store closes this connection before a fork, and when the store is
   closed.
 - After a stop, or after an unfinished checkpoint, SQLite has to recover the log, and then copies the whole log again.
   SQLite recovers nothing while another program has the database open. So the store waits until that program ends.
@@ -35,7 +35,7 @@ class Database(Protocol):
     """The steps of opening a database that need SQLite."""
 
     def has_id(self, id: bytes) -> bool:
-        """Return whether the database has this id. This process may have no connection open."""
+        """Return whether the database has this id. This process must have no connection open."""
 
     def restore(self, known: bytes) -> bytes:
         """Write the log to the disk, create the tables, and return the id. `known` is the id in the lock file."""
@@ -158,7 +158,7 @@ def _open_alone(watch: FileWatch, database: Database) -> None:
 
 
 def require_database(watch: FileWatch) -> None:
-    """Raise `StoreUnusable` when the database is missing. Also raise it when the database is empty and has a log."""
+    """Raise `StoreUnusable` when the database is missing, or when it is empty although it has a log."""
     database, log = _disk.stat(watch.path), _disk.stat(watch.log_path)
     if database is not None and (database.st_size or log is None or not log.st_size):
         return
@@ -175,7 +175,7 @@ def one_at_a_time(watch: FileWatch, *, patience_s: float) -> Iterator[None]:
     """Prevent other processes from writing a log in this directory to the disk.
 
     SQLite may recover a commit that is not on the disk. If this process is killed during the sync, the log may lose
-    that commit. Another process that is connected would not notice the loss, because the index of the log has the
+    that commit. Another process with an open connection would not notice the loss, because the index of the log has the
     commit. Raises `StoreUnavailable` after `patience_s` seconds.
     """
     directory = os.open(watch.directory, os.O_RDONLY)

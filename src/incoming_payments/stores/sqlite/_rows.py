@@ -1,8 +1,8 @@
 """Convert values to rows and rows to values. Every SQL statement finds its rows by primary key or index.
 
-Amounts are decimal text, because an unsigned 64-bit integer does not fit SQLite's integers and an auditor must be able
-to read them. Times are microseconds since 1970. Rows become values through the constructors of the domain, so an
-invalid row raises `StoreUnusable`.
+Amounts are decimal text, because SQLite's integers cannot hold an unsigned 64-bit integer, and an auditor can read the
+text. Times are microseconds since 1970. Rows become values through the constructors of the domain, so an invalid row
+raises `StoreUnusable`.
 """
 
 import sqlite3
@@ -38,8 +38,8 @@ _SELECT_EVENTS: Final = (
 )
 _SELECT_EXPIRED: Final = "SELECT id FROM payments WHERE sweep_at < ? ORDER BY sweep_at, id LIMIT ?"
 _INSERT_PAYMENT: Final = f"INSERT INTO payments (id, {_PAYMENT}, sweep_at) VALUES (?{', ?' * 14})"  # noqa: S608
-# This statement is for updates that do not change `sweep_at`. A statement that names `sweep_at` makes SQLite also write
-# the index of that column: an update takes 1.5 to 2.7 times as long, and the log gets at least twice as many pages.
+# This statement is for updates that do not change `sweep_at`. If a statement names `sweep_at`, SQLite also writes the
+# index of that column. The update then takes 1.5 to 2.7 times as long, and the log gets at least twice as many pages.
 _UPDATE_TOTAL: Final = (
     "UPDATE payments SET version = ?, received_amount = ?, updated_at = ? WHERE id = ? AND version = ?"
 )
@@ -87,7 +87,7 @@ class Rows:
         return [PaymentId(id) for (id,) in rows]
 
     def select(self, clauses: str, values: Sequence[object]) -> list[IncomingPayment]:
-        """Return the payments that a `SELECT` with these `clauses` finds. Times may be among `values`."""
+        """Return the payments that a `SELECT` with these `clauses` finds. `values` may contain times."""
         rows = self.connection.execute(f"SELECT id, {_PAYMENT} {clauses}", _columns(values))
         return [_payment(id, row) for id, *row in rows]
 
@@ -109,7 +109,7 @@ class Batch(Rows):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
-        # each payment as it was read, and after the updates
+        # each changed payment, as it was read and after the updates
         self._changed: dict[PaymentId, tuple[IncomingPayment, IncomingPayment]] = {}
         self._credits: dict[tuple[PaymentId, CreditId], Credit] = {}
         self._changes: list[tuple[IncomingPayment, tuple[Event, ...]]] = []
@@ -137,7 +137,9 @@ class Batch(Rows):
             self.connection.execute(_INSERT_PAYMENT, row)
         except sqlite3.IntegrityError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
-                raise PaymentExists(f"payment {payment.id} exists already") from None
+                raise PaymentExists(
+                    f"payment {payment.id} exists already: create the payment with another id"
+                ) from None
             raise
         self._changes.append((payment, decision.events))
 

@@ -72,7 +72,7 @@ VERSION_1: Final = (
     # The used nonces. A nonce is kept until its signature is too old.
     "CREATE TABLE nonces (key TEXT PRIMARY KEY NOT NULL, until INTEGER NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE INDEX nonces_to_sweep ON nonces (until)",
-    # `held` is the number of nonces, because counting the rows would take time linear in their number. Nonces with
+    # `held` stores the number of nonces, because counting the rows would take time linear in their number. Nonces with
     # `until` up to `swept_until` may have been removed.
     "CREATE TABLE nonce_count (held INTEGER NOT NULL CHECK (held >= 0), swept_until INTEGER NOT NULL) STRICT",
     "INSERT INTO nonce_count (held, swept_until) VALUES (0, 0)",
@@ -141,7 +141,7 @@ FEED: Final = (
 )
 # The statements that bring a database of each earlier version up to the next version.
 UPGRADES: Final = {1: FEED}
-STATEMENTS: Final = (*VERSION_1, *FEED)
+STATEMENTS: Final = (*VERSION_1, *(text for statements in UPGRADES.values() for text in statements))
 _CREATE: Final = re.compile(r"CREATE (TABLE|INDEX) (\w+)")
 # The names of the tables and indexes, such as "table payments". Queries name indexes, and fail if such an index is
 # missing.

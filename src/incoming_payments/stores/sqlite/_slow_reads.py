@@ -6,7 +6,7 @@ from incoming_payments.limits import STORE_SLOW_READ_S_MIN, STORE_SLOW_READS_S_M
 class SlowReads:
     """The slow reads of event loops. Times are seconds of a monotonic clock.
 
-    After slow reads, the next reads have to use other threads for some time. So slow reads take at most the share
+    After slow reads, the next reads have to use other threads for some time. So slow reads take at most
     `limits.STORE_SLOW_READS_SHARE_MAX` of the time of a loop. Slow reads in a row take at most
     `limits.STORE_SLOW_READS_S_MAX` seconds, plus the time of one more read. The time of a read is known only when the
     read has ended. So a disk that does not answer blocks a loop once, until the disk answers.

@@ -117,9 +117,9 @@ class SqliteStore(_Store):
     def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
         """Return the page that `query` describes, newest first.
 
-        Usually, every page takes the same time, however deep in the list. If the query filters by state, or by client
-        without a wallet address, a page can take longer, because the store skips the payments that do not match. The
-        store then uses several reads, and returns a payment that changes between two reads only once.
+        Usually, every page takes the same time, even far from the front of the list. If the query filters by state, or
+        by client without a wallet address, a page can take longer, because the store skips the payments that do not
+        match. The store then uses several reads, and returns a payment that changes between two reads only once.
         """
         scan = Scan(query)
         while not scan.is_done:
@@ -140,10 +140,10 @@ class SqliteStore(_Store):
         """Write a copy of the database to the new file `target`, and read it back to verify it.
 
         The copy is one file. It holds all data that the store acknowledged before the call. The store works during the
-        copy, but its log grows until the copy is complete. Never copy the files of an open database by other means. In
-        the same process this is worst: closing any descriptor of the file drops SQLite's locks, and commits are lost
-        without an error. Raises `BackupFailed` when `target` exists or cannot be written, or when the data read back
-        differs from the database. No new file is then left at `target`.
+        copy, but its log grows until the copy is complete. Never copy the files of an open database by other means.
+        Such a copy in the same process also releases SQLite's locks, so commits are lost without an error. Raises
+        `BackupFailed` when `target` exists or cannot be written, or when the data read back differs from the database.
+        No new file is then left at `target`.
         """
         self._engine.read(lambda rows: back_up(rows.connection, target, self._engine.check_answer))
 
@@ -164,9 +164,9 @@ class SqliteStore(_Store):
 class AsyncSqliteStore(_Store):
     """`SqliteStore` for asyncio: the same file, arguments and errors.
 
-    The constructor waits for the disk in the thread of the event loop. So does `load`, but only while the disk is fast.
-    Slow loads and all other calls wait in other threads. One store may serve several loops. A cancelled call may still
-    be committed.
+    The constructor waits for the disk in the thread of the event loop. While the disk is fast, `load` waits in this
+    thread too. Slow loads and all other calls wait in other threads. One store may serve several loops. A cancelled
+    call may still be committed.
     """
 
     async def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
@@ -180,7 +180,7 @@ class AsyncSqliteStore(_Store):
     async def load(self, id: PaymentId) -> IncomingPayment:
         """Await the result of `SqliteStore.load`."""
         query = partial(_load, id)
-        # A read in the thread of the loop reduces the processor time of a signed get by a third
+        # A read in the thread of the loop saves a third of the processor time of a signed get
         # (docs/reports/speed.md).
         payment = self._engine.read_at_once(query)
         return await self._read(query) if payment is None else payment

@@ -11,10 +11,10 @@ until its contents are on the disk. The store follows these rules:
 - Before its first answer, each process writes the log to the disk (see `_opening`).
 - A checkpoint whose sync may be unfinished stops the store (see `_checkpoint`).
 - A process that is killed in the middle of a commit leaves that commit in the log. The other processes do not see that
-  commit, but a process that later recovers the log does. A credit that was refused in the meantime would then appear.
-  So each connection writes its tag to the lock file when it commits. If the lock file has the tag of another
-  connection, the connection also writes the first page of the database. This page overwrites an unfinished commit in
-  the log.
+  commit, but a process that later recovers the log sees it. A credit of that commit, which another process has refused
+  in the meantime, would then appear. So each connection writes its tag to the lock file when it commits. If the lock
+  file has the tag of another connection, the connection also writes the first page of the database. This page
+  overwrites an unfinished commit in the log.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class FileWatch:
     """A watch over the files of one database, for one open store. Methods of a stopped store raise `StoreStopped`."""
 
     def __init__(self, path: Path, on_stop: OnStop | None = None) -> None:
-        # Paths as text: `os.stat` is called for each commit and read, and takes twice as long with a `Path`.
+        # Paths are text, because each commit and read calls `os.stat`, which takes twice as long with a `Path`.
         self.path = str(path)
         self.directory = os.path.dirname(self.path)
         self.log_path = f"{path}-wal"
@@ -83,7 +83,7 @@ class FileWatch:
         with self._guard:
             if self._why is not None:
                 return self.refusal()
-            # If this write fails too, the other processes get the same error from the disk themselves.
+            # If this write fails too, the other processes get an error from the disk themselves.
             with contextlib.suppress(OSError):
                 self.lock.shorten_text(Text.STOPPED)
             self._why = why  # set last, so that an interrupted call can be repeated
@@ -91,7 +91,7 @@ class FileWatch:
         if self._on_stop is not None and self.is_open:
             try:
                 self._on_stop(self.refusal())
-            except BaseException as error:  # noqa: BLE001 - the thread that writes still has to answer its callers
+            except BaseException as error:  # noqa: BLE001 - the writer must still answer its callers
                 log_event(logger, logging.ERROR, LogEvent.ON_STOP_FAILED, "on_stop has failed", error=error)
         return self.refusal()
 
@@ -125,10 +125,10 @@ class FileWatch:
     def check_answer(self) -> None:
         """Raise `StoreStopped` when the data that was read may be older than the data on the disk.
 
-        A checkpoint in progress may have lost pages that an earlier checkpoint has copied, so wait until the checkpoint
-        has ended. If its process has stopped or was killed, refuse the answer. Raises `BlockingIOError` when the
-        checkpoint takes longer than `limits.STORE_BUSY_S_MAX`. A thread must not call this function during its own
-        checkpoint.
+        A checkpoint in progress may have lost pages that an earlier checkpoint copied, so wait until the current
+        checkpoint has ended. If the process of the checkpoint has stopped or was killed, refuse the answer. Raises
+        `BlockingIOError` when the checkpoint takes longer than `limits.STORE_BUSY_S_MAX`. A thread must not call this
+        function during its own checkpoint.
         """
         deadline = time.monotonic() + STORE_BUSY_S_MAX
         while self._may_lack_pages():

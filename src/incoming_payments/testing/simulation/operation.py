@@ -151,7 +151,10 @@ class Operation(abc.ABC):
 
 
 def check_error(task: Task, error: IncomingPaymentsError) -> bool:
-    """Check that `error` is the required refusal, a store failure or a quota, and return whether it is final."""
+    """Check that `error` is the required refusal, or a store failure or a quota.
+
+    Return whether this answer is final.
+    """
     if isinstance(error, StoreError | QuotaExceeded):
         return False
     expected = task.expected.error if task.expected is not None else None

@@ -78,7 +78,7 @@ _CODES: Final[Mapping[type[IncomingPaymentsError], str]] = {
 class SendPacket(Operation):
     """A packet from a peer. The peer repeats a packet with money until it gets an answer, as ILP over HTTP requires.
 
-    `octets` are the bytes to send. Only in a malformed packet, they differ from `prepare`.
+    `octets` are the bytes to send. They differ from `prepare` only in a malformed packet.
     """
 
     account: Account | None

@@ -19,7 +19,7 @@ from incoming_payments.testing.simulation.operation import Task
 from incoming_payments.testing.simulation.state import SimulationState
 
 QUOTA_EFFECTS: Final[tuple[type[Effect[Any]], ...]] = (CountRequest, ReserveUnpaid, ReleaseUnpaid)
-_UNPAID_MAX: Final = 40  # a quota that few creates reach, and then look for payments that are no longer unpaid
+_UNPAID_MAX: Final = 40  # a quota that a few creates reach, so that they look for payments that are no longer unpaid
 
 _REFUSED: Final = Expected("approval refused", PolicyRefused)
 _PENDING: Final = Expected("approval pending", ApprovalPending)

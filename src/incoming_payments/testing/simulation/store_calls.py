@@ -1,4 +1,4 @@
-"""Call a store that can be sync or async from the single thread of the simulation."""
+"""Call a sync or async store, from the single thread of the simulation."""
 
 import asyncio
 import inspect

@@ -31,7 +31,7 @@ from incoming_payments.testing.simulation.state import SimulationState
 
 ACTIVE_ACCOUNTS_MAX: Final = 8  # a small number of payments, so that concurrent operations often use the same payment
 RECENT_CREATES_MAX: Final = 3  # a small number of requests, so that a repeated request is often still in flight
-RECENT_PACKETS_MAX: Final = 8  # a repeated packet is one of the last so many packets of its payment
+RECENT_PACKETS_MAX: Final = 8  # the number of recent packets of a payment that the traffic may repeat
 
 
 class Traffic:

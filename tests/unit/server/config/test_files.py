@@ -54,7 +54,8 @@ def test_other_errors_of_the_operating_system_are_passed_on(tmp_path: Path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(InvalidValue) as refused:
         Files(tmp_path).server_secret("file/secret.hex")
-    assert refused.value.description == f"{tmp_path / 'file/secret.hex'} cannot be read: Not a directory"
+    says = "cannot be read (Not a directory): correct the path, or let this process read the file"
+    assert refused.value.description == f"{tmp_path / 'file/secret.hex'} {says}"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")

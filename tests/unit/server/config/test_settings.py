@@ -357,7 +357,7 @@ WRONG: Final = [
     ("default_expiry_s", 'default_expiry_s = "1"', "limits.default_expiry_s", "must be an integer"),
     # of a value that cannot be
     ("base_url", 'base_url = "bank.example"', "base_url", "must be an absolute http or https URL"),
-    ("base_url", 'base_url = "http://[/"', "base_url", "has a host or port that cannot be read"),
+    ("base_url", 'base_url = "http://[/"', "base_url", "must have a valid host and port"),
     ("base_url", 'base_url = "https://bank.example/?a=b"', "base_url", "must not contain a query"),
     ("auth_server", 'auth_server = "mailto:a@b"', "auth_server", "must be an absolute http or https URL"),
     ("database", 'database = ""', "database", "must not be empty, and must not contain NUL"),
@@ -628,7 +628,9 @@ def test_file_name_with_nul_is_refused(load: Load) -> None:
         ("jwk_file", r'jwk_file = "a\u0000b"', "token[0].jwk_file"),
         ("secret_files", r'secret_files = ["a\u0000b"]', "ilp.secret_files[0]"),
     ):
-        with pytest.raises(ConfigurationError, match="cannot be read: no file can have this name") as refused:
+        with pytest.raises(
+            ConfigurationError, match=r"cannot be read \(no file can have this name\): correct the path"
+        ) as refused:
             load(changed(line, new))
         assert {"setting": setting} == refused.value.details
 
@@ -856,7 +858,10 @@ def test_file_that_is_not_toml_is_refused(load: Load, tmp_path: Path, text: str 
     [
         ("none.toml", "does not exist: give another file with --config, or create it with `incoming-payments init FOL"),
         ("folder", "is a folder: give the path of a file"),
-        ("file/configuration.toml", "cannot be read: Not a directory"),
+        (
+            "file/configuration.toml",
+            "cannot be read (Not a directory): correct the path, or let this process read the file",
+        ),
     ],
 )
 def test_unreadable_configuration_is_refused(tmp_path: Path, name: str, says: str) -> None:

@@ -78,14 +78,14 @@ WRONG: Final = [
     (
         "base_urls = []",
         "base_urls",
-        "must list one or more URLs that have no query: give the URLs with which your wallet addresses begin",
+        "must list one or more URLs that have no query: give the base URLs of your wallet addresses",
     ),
     ("base_urls = [1]", "base_urls[0]", "must be a string, not an integer"),
     ('base_urls = ["wallet.bank.example"]', "base_urls", "must be an absolute http or https URL"),
     (
         'base_urls = ["https://x.example/?a=b"]',
         "base_urls",
-        "must list one or more URLs that have no query: give the URLs with",
+        "must list one or more URLs that have no query: give the base URLs of your wallet addresses",
     ),
     ('base_urls = ["http://x.example"]', "base_urls", "must be https URLs, unless allow_private is true"),
     ('base_urls = ["https://x.example/a%2fb"]', "base_urls", "must not contain %2F, %5C, %25 or dot segments,"),

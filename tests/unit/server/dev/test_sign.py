@@ -491,9 +491,9 @@ WRONG: Final = [
     (["PUT", URL], f"PUT {NEEDS_DATA}"),
     (["PATCH", URL], f"PATCH {NEEDS_DATA}"),
     (["HEAD", URL, "--data", "{}"], "HEAD has no body: leave out --data"),
-    (["POST", URL, "--data", "@none"], "--data @none cannot be read: No such file or directory"),
-    (["POST", URL, "--data", "@"], "--data @ cannot be read: No such file or directory"),
-    (["POST", URL, "--data", "@."], "--data @. cannot be read: Is a directory"),
+    (["POST", URL, "--data", "@none"], "--data @none cannot be read (No such file or directory): give another file"),
+    (["POST", URL, "--data", "@"], "--data @ cannot be read (No such file or directory): give another file"),
+    (["POST", URL, "--data", "@."], "--data @. cannot be read (Is a directory): give another file"),
     (["POST", URL, "--data", "@a\nb"], r"--data: curl cannot read a file with the name 'a\nb': rename the file"),
     (["POST", URL, "--data", "@huge"], "--data: the body is longer than 16777216 bytes: give a shorter one"),
     (

@@ -261,7 +261,7 @@ def test_row_that_the_database_refuses_fails_its_call_only(
     outcomes = in_one_batch(*(credit_one(tasks, id, f"wire-{number}") for number in range(5)))
     bad = outcomes.pop(2)
     assert type(bad) is BrokenDecision
-    assert bad.description == "the database refused the values to store: no"
+    assert bad.description == "the database refused the values to store (no): correct the values that decide returns"
     assert type(bad.__cause__) is sqlite3.IntegrityError
     assert [credit.received.value for credit in outcomes] == [1, 2, 3, 4]
     check_credits(store, id, outcomes)

@@ -306,7 +306,7 @@ def test_backup_that_does_not_read_back_is_removed(
     "statement",
     [
         "PRAGMA application_id = 7",
-        "PRAGMA user_version = 2",
+        "PRAGMA user_version = 1",
         "DELETE FROM payments",
         "DELETE FROM events",
         "INSERT INTO nonces (key, until) VALUES ('a', 1)",

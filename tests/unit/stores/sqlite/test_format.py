@@ -34,7 +34,7 @@ def test_file_names_its_application_and_version(path: Path) -> None:
     """The header of the file has both: `IPay` in ASCII, and the version."""
     SqliteStore(path).close()
     assert path.read_bytes()[68:72] == b"IPay"
-    assert rows(path, "PRAGMA user_version") == [(1,)]
+    assert rows(path, "PRAGMA user_version") == [(VERSION,)]
 
 
 def test_columns_hold_text_and_microseconds(path: Path) -> None:

@@ -131,7 +131,7 @@ def test_messages_name_the_payment(store: SqliteStore, path: Path) -> None:
     store.insert(created)
     with pytest.raises(PaymentExists) as exists:
         store.insert(created)
-    assert exists.value.description == f"payment {created.answer.id} exists already"
+    assert exists.value.description.startswith(f"payment {created.answer.id} exists already:")
     for call in (store.load, store.events):
         with pytest.raises(PaymentNotFound) as missing:
             call(PaymentId("no such"))

@@ -1,0 +1,79 @@
+"""The hooks of `FeedContract`, and the steps of its tests."""
+
+# ruff: noqa: S101 - a test suite asserts
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+import pytest
+
+from incoming_payments.domain.feed import (
+    Consumer,
+    ConsumerName,
+    Delivered,
+    Delivery,
+    Failed,
+    FeedEvent,
+    Result,
+    Start,
+)
+from incoming_payments.ports import Feed, PaymentStore
+from incoming_payments.testing._hooks import StoreHooks
+from incoming_payments.testing.values import NOW
+
+LEDGER: Final = ConsumerName("ledger")
+MINUTE: Final = timedelta(minutes=1)
+
+
+def render(events: Sequence[FeedEvent]) -> bytes:
+    """Return the payload of the tests: the versions of the events."""
+    return " ".join(str(event.version) for event in events).encode()
+
+
+def claim(feed: Feed, name: str = LEDGER, *, after_s: float = 0, limit: int = 10) -> Sequence[Delivery]:
+    """Claim what is due `after_s` seconds after `NOW`, for a minute."""
+    now = NOW + timedelta(seconds=after_s)
+    return feed.claim(ConsumerName(name), render, now=now, until=now + MINUTE, limit=limit)
+
+
+def failed(*, retry_s: float = 0, is_last: bool = False, disables: bool = False) -> Failed:
+    """Return a failure whose retry is due `retry_s` seconds after `NOW`."""
+    return Failed(error="boom", retry_at=NOW + timedelta(seconds=retry_s), is_last=is_last, disables=disables)
+
+
+def settle_all(feed: Feed, name: str = LEDGER, result: Result | None = None) -> list[str]:
+    """Settle every delivery that is due until none is left, and return their payloads."""
+    payloads = []
+    while deliveries := claim(feed, name):
+        for delivery in deliveries:
+            assert feed.settle(delivery, result or Delivered(), NOW)
+            payloads.append(delivery.payload.decode())
+    return payloads
+
+
+def register_all(feed: Feed, consumer: Consumer, start: Start) -> None:
+    """Register `consumer`, with all batches."""
+    while not feed.register(consumer, start, NOW):
+        pass
+
+
+def remove_all(feed: Feed, name: ConsumerName) -> None:
+    """Remove the consumer, with all batches."""
+    while not feed.remove(name):
+        pass
+
+
+class FeedHooks(StoreHooks):
+    """The methods that a subclass of `FeedContract` may override."""
+
+    def feed_of(self, store: PaymentStore) -> Feed:
+        """Return the feed of `store`."""
+        feed: Feed = store.feed  # type: ignore[attr-defined] # most stores have this property
+        return feed
+
+    @pytest.fixture
+    def feed(self, store: PaymentStore) -> Feed:
+        """Return the feed of `store`, in which the consumer `ledger` gets all later events."""
+        feed = self.feed_of(store)
+        assert feed.register(Consumer(name=LEDGER), Start.NOW, NOW)
+        return feed
