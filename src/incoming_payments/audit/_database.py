@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,6 +78,8 @@ class Database:
                 self._check_lock(is_live=is_live)
                 yield Snapshot(connection)
                 self._check_lock(is_live=is_live)
+        except UnicodeDecodeError as error:  # in a message of SQLite about a damaged definition
+            raise Damaged(f"a definition has invalid text ({error})") from error
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):
                 raise Damaged(str(error)) from error
@@ -84,7 +87,9 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         uri = f"{self.path.as_uri()}?mode=ro"
-        return sqlite3.connect(uri, uri=True, timeout=STORE_BUSY_S_MAX, isolation_level=None)
+        connection = sqlite3.connect(uri, uri=True, timeout=STORE_BUSY_S_MAX, isolation_level=None)
+        connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # damaged text is a difference
+        return connection
 
     def _is_live(self) -> bool:
         """Return whether a store has the database open. Raises `AuditFailed` for a log without a store.
@@ -136,7 +141,7 @@ class Database:
         if version < VERSION:
             raise AuditFailed(
                 f"{found}, which is older than version {VERSION} of this release: audit it with the release that wrote "
-                "it, or open it once with this release"
+                "it, or open it once with this release, which upgrades it"
             )
 
 

@@ -5,9 +5,9 @@ transaction, except the events of a payment, which never change.
 """
 
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
-from incoming_payments.audit._database import Snapshot, unsound_parts
+from incoming_payments.audit._database import Damaged, Snapshot, unsound_parts
 from incoming_payments.audit._history import Contradiction, CreditRow, EventRow, History, PaymentRow
 from incoming_payments.audit._report import FILE, Tally
 from incoming_payments.audit._rules import (
@@ -19,6 +19,8 @@ from incoming_payments.audit._rules import (
     check_consumer,
     check_key,
 )
+
+T = TypeVar("T")
 
 _NEXT_PAYMENT: Final = (
     "SELECT min(id) FROM (SELECT min(id) AS id FROM payments WHERE id > ?1 "
@@ -139,7 +141,7 @@ class Payments:
                 (id,) = snapshot.one(_NEXT_PAYMENT, (self._id,))
                 if id is None:
                     return True
-                self._id = id
+                self._id = _next(self._id, id)
                 self._tally.counts["payments"] += 1
             try:
                 self._history = self._continue(snapshot, self._history)
@@ -179,13 +181,15 @@ class Keys:
         for values in snapshot.rows(_SELECT_KEYS, self._place):
             row = KeyRow(*values)
             self._tally.counts["idempotency_keys"] += 1
+            place = row.client, row.key
             try:
-                if (row.client, row.key) == self._place:
+                if place == self._place:
                     raise Contradiction("idempotency_keys", f"key {row.key!r} of {row.client} is there twice")
+                _next(self._place, place)
                 check_key(row)
             except Contradiction as found:
                 self._tally.add(row.payment_id, found.table, found.text)
-            self._place = row.client, row.key
+            self._place = place
             if snapshot.is_over:
                 return False
         return True
@@ -205,7 +209,7 @@ class Streams:
             places = [*snapshot.rows(_NEXT_STREAM, self._place), *snapshot.rows(_NEXT_DELIVERY, self._place)]
             if not places:
                 return True
-            self._place = name, id = min(places)
+            self._place = name, id = _next(self._place, *places)
             try:
                 self._check(snapshot, consumers.get(name), name, id)
             except Contradiction as found:
@@ -224,6 +228,20 @@ class Streams:
             self._tally.counts["deliveries"] += 1
             stream.follow(DeliveryRow(*values))
         stream.finish()
+
+
+def _next(before: T, *candidates: T) -> T:
+    """Return the first of the keys `candidates`, which must follow `before`.
+
+    Raises `Damaged`, because a pass over rows that have no order could never end.
+    """
+    try:
+        first = min(candidates)  # type: ignore[type-var]
+        if before < first:  # type: ignore[operator]
+            return first
+    except TypeError:  # a key is no text
+        pass
+    raise Damaged(f"the rows of a table are not in order: {candidates[0]!r} follows {before!r}")
 
 
 def passes(tally: Tally) -> Iterator[Pass]:

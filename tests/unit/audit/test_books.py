@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Final
 
@@ -290,6 +291,41 @@ def test_damaged_bytes_are_found(copy: Path) -> None:
         reports.append(texts(audit(copy)))
     assert "file: row 1 missing from index payments_of_client" in "\n".join(reports)
     assert sum(map(bool, reports)) > len(reports) / 2  # the other bytes belong to no row
+
+
+def test_random_damage_ends_no_audit_with_another_error(copy: Path) -> None:
+    """For any bytes, the audit returns a report."""
+    whole, random = copy.read_bytes(), Random(1)
+    reports = []
+    for _ in range(200):
+        damaged = bytearray(whole)
+        at, length = random.randrange(100, len(whole) - 64), random.choice([1, 4, 64])
+        damaged[at : at + length] = random.randbytes(length)
+        copy.write_bytes(damaged)
+        reports.append(audit(copy).is_sound)
+    assert not all(reports)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET payment_id = x'00'",
+        "UPDATE events SET payment_id = CAST(x'ff' AS TEXT)",
+        "UPDATE deliveries SET payment_id = x'00'",
+        "UPDATE deliveries SET consumer = CAST(x'ff' AS TEXT)",
+        "UPDATE idempotency_keys SET client = x'00'",
+    ],
+)
+def test_keys_that_have_no_order_end_the_audit(books: Books, tmp_path: Path, statement: str) -> None:
+    """A key that is no text, or invalid text, could make a pass read the same row for ever."""
+    (tmp_path / "x.db").write_bytes(books.changed((statement, ())))
+    assert "file: the audit cannot continue: the rows of a table are not in order" in texts(audit(tmp_path / "x.db"))
+
+
+def test_definition_with_invalid_text_ends_the_audit(copy: Path) -> None:
+    """Python cannot decode the message of SQLite."""
+    copy.write_bytes(copy.read_bytes().replace(b"received_amount NOT GLOB", b"received_amount N\xffT GLOB"))
+    assert "file: the audit cannot continue: " in texts(audit(copy))
 
 
 def test_event_without_a_version_is_found(books: Books, tmp_path: Path) -> None:
