@@ -46,6 +46,7 @@ IncomingPaymentsError              has a code, a description and details
 │   └── StoreUnusable              until an operator repairs it
 │       └── StoreStopped           until an operator repairs the disk or the files, and restarts the processes
 ├── BackupFailed                   the backup was not made
+├── AuditFailed                    the database could not be audited
 ├── PaymentExists                  the payment id was used twice
 ├── BrokenDecision                 the values to store contradict each other: a bug in the decision
 ├── ApprovalRequired               the money of a packet needs the approval of the host
@@ -344,6 +345,10 @@ class StoreStopped(StoreUnusable, code="store_stopped"):
 
 class BackupFailed(IncomingPaymentsError, code="backup_failed"):
     """A backup was not made. No partial copy is left, and the database is unchanged."""
+
+
+class AuditFailed(IncomingPaymentsError, code="audit_failed"):
+    """A database could not be audited, so nothing is known about its books."""
 
 
 class PaymentExists(IncomingPaymentsError, code="payment_exists"):

@@ -218,6 +218,9 @@ STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # the size to which SQLite sh
 STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # the size at which the writer waits for readers and empties the log
 STORE_TRUNCATE_MS_MAX: Final = 250  # the time for which the writer waits for readers, while updates wait too
 STORE_BUSY_S_MAX: Final = 5.0  # the time to wait for a lock that another process holds
+AUDIT_SLICE_S_MAX: Final = 0.1  # the time of one read of an audit, for which the writer waits to empty the log
+AUDIT_PAUSE_S_MIN: Final = 0.02  # the time between two reads of a live database, in which the writer empties the log
+AUDIT_DIFFERENCES_MAX: Final = 1_000  # differences of an audit that are kept; the others are only counted
 NONCES_DEFAULT: Final = 100_000  # 250 signed requests a second for the whole age limit; about 30 MB in memory
 NONCES_SWEPT_MAX: Final = 2  # expired nonces removed for each new nonce; with two, they never accumulate
 IDEMPOTENCY_KEYS_SWEPT_MAX: Final = 2  # expired keys removed for each new key; with two, they never accumulate
@@ -261,6 +264,7 @@ for _smaller, _larger, _why in (
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
     (STORE_BUSY_S_MAX, WORKER_SILENT_S_MAX, "a worker that waits for a lock is not hung"),
     (HEADERS_BYTES_MAX + TARGET_CHARS_MAX, HEADER_SECTION_BYTES_MAX, "a valid header section must fit"),
+    (AUDIT_SLICE_S_MAX * 1000, STORE_TRUNCATE_MS_MAX, "the writer must outwait a read of an audit"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a full batch must fit in the queue"),
     (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "SQLite must not keep a log that is too long"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount must fit in the allowed digits"),

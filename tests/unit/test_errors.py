@@ -55,6 +55,7 @@ CODES = {
     "StoreUnavailable": "store_unavailable",
     "StoreUnusable": "store_unusable",
     "StoreStopped": "store_stopped",
+    "AuditFailed": "audit_failed",
     "BackupFailed": "backup_failed",
     "PaymentExists": "payment_exists",
     "BrokenDecision": "broken_decision",

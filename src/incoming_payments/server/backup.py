@@ -5,15 +5,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from incoming_payments.errors import BackupFailed, ConfigurationError, StoreStopped, StoreUnusable
+from incoming_payments.server.audit import audit
 from incoming_payments.server.config.settings import Settings
 from incoming_payments.stores.sqlite import SqliteStore
 
 
-def backup(settings: Settings, target: Path) -> int:
+def backup(settings: Settings, target: Path, *, with_audit: bool = False) -> int:
     """Copy the database to the new file `target`, read the copy back, and return the exit status.
 
+    If `with_audit` is true, audit the copy, and return the exit status of the audit. The copy stays in any case.
+
     Raises `ConfigurationError` when the database does not exist, `BackupFailed` when the folder of `target` does not
-    exist or the copy fails, and `StoreError` when the database fails.
+    exist or the copy fails, `StoreError` when the database fails, and `AuditFailed` when the copy cannot be audited.
     """
     if not settings.given.database.exists():
         raise ConfigurationError(
@@ -33,7 +36,7 @@ def backup(settings: Settings, target: Path) -> int:
     with store:
         store.backup(target)
     print(f"Wrote and verified the backup {target}. Keep the configuration and its secrets together with the backup.")
-    return 0
+    return audit(target, as_json=False) if with_audit else 0
 
 
 @contextmanager
