@@ -81,7 +81,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "relay": {"attrs"},
     "service": {"attrs"},
     "stores": {"attrs", "psycopg"},
-    "outbound": {"aiohttp", "attrs", "urllib3", "yarl"},
+    "outbound": {"aiohttp", "attrs", "cryptography", "urllib3", "yarl"},
     "hosts": {"attrs"},
     "server": {"attrs", "cattrs", "httptools", "prometheus_client", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
