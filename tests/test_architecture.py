@@ -83,7 +83,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "relay": {"attrs"},
     "service": {"attrs"},
     "stores": {"attrs", "psycopg"},
-    "outbound": {"aiohttp", "attrs", "yarl"},
+    "outbound": {"aiohttp", "attrs", "cryptography", "yarl"},
     "audit": {"attrs"},
     "hosts": {"attrs"},
     "server": {"attrs", "cattrs", "httptools", "prometheus_client", "uvicorn"},

@@ -169,6 +169,20 @@ DOCUMENT_AGE_S_DEFAULT: Final = 300.0  # seconds until a document is fetched aga
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # seconds for which a document stays in use after a failed fetch
 DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # the pause between two fetches of one document, after which a new key works
 
+# --- webhooks ---
+WEBHOOK_SECRETS_MAX: Final = 8  # secrets of one endpoint, which needs two of them during a change of secrets
+WEBHOOK_SECRET_BYTES_MIN: Final = 24  # the least size of a secret (Standard Webhooks)
+WEBHOOK_SECRET_BYTES_MAX: Final = 64  # the largest size of a secret (Standard Webhooks)
+WEBHOOK_S_DEFAULT: Final = 20.0  # seconds for one attempt; Standard Webhooks recommends 15 to 30
+WEBHOOK_S_MAX: Final = 30.0  # the largest setting, which a lease must exceed
+WEBHOOK_MARGIN_S_MIN: Final = 5.0  # seconds of an attempt after the timeout of its request, which fails first
+WEBHOOK_ANSWER_BYTES_MAX: Final = 64 * 1024  # the body of an answer, which has no meaning; an error page fits
+WEBHOOK_RETRY_AFTER_S_MAX: Final = 3600.0  # the longest `Retry-After` that counts; a later notice of money helps nobody
+WEBHOOK_THROTTLE_S_MIN: Final = 30.0  # seconds until the next attempt after an answer that asks for fewer requests
+WEBHOOK_CREDIT_DELAY_S_DEFAULT: Final = 1.0  # seconds for which a credit waits; else each packet would be a webhook
+WEBHOOK_DOWN_S_DEFAULT: Final = 300.0  # seconds without success until an endpoint is down; a deployment is faster
+WEBHOOK_DISABLE_S_DEFAULT: Final = 5 * 24 * 3600.0  # seconds without success until an endpoint is disabled
+
 # --- approval and quotas ---
 APPROVAL_S_DEFAULT: Final = 1.5  # seconds for one approval, as in Rafiki; a packet has some seconds left on arrival
 APPROVAL_S_MAX: Final = 30.0  # the largest setting; a packet expires before that time
@@ -259,6 +273,11 @@ for _smaller, _larger, _why in (
     (FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch needs a connection"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "the largest cached answer must be a valid answer"),
     (INTROSPECTION_S_DEFAULT, INTROSPECTION_S_MAX, "the default time must be a valid setting"),
+    (WEBHOOK_S_DEFAULT, WEBHOOK_S_MAX, "the default time must be a valid setting"),
+    (WEBHOOK_S_MAX + WEBHOOK_MARGIN_S_MIN, ATTEMPT_S_MAX, "the longest request must fit in an attempt"),
+    (WEBHOOK_CREDIT_DELAY_S_DEFAULT, CREDIT_DELAY_S_MAX, "the default time must be a valid setting"),
+    (WEBHOOK_DOWN_S_DEFAULT, WEBHOOK_DISABLE_S_DEFAULT, "an endpoint is down before it is disabled"),
+    (WEBHOOK_DISABLE_S_DEFAULT, CONSUMER_DOWN_S_MAX, "the default time must be a valid setting"),
     (BREAKER_OPEN_S_MIN, BREAKER_OPEN_S_MAX, "the first pause must not be longer than the longest pause"),
     (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),

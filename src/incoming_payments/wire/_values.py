@@ -302,7 +302,8 @@ def _depth(node: object) -> int:
 # --- cattrs: writing -------------------------------------------------------------------------------
 
 
-def _write_amount(amount: Amount) -> dict[str, Any]:
+def write_amount(amount: Amount) -> dict[str, Any]:
+    """Return the JSON object of `amount`."""
     return {"value": amount.text, "assetCode": amount.asset.code, "assetScale": amount.asset.scale}
 
 
@@ -323,7 +324,7 @@ def _write_members(cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 _WRITER: Final = Converter()
-_WRITER.register_unstructure_hook(Amount, _write_amount)
+_WRITER.register_unstructure_hook(Amount, write_amount)
 _WRITER.register_unstructure_hook(IlpPaymentMethod, _write_method)
 _WRITER.register_unstructure_hook(datetime, write_date_time)
 _WRITERS: Final = {view: _write_members(view) for view in (PaymentView, SummaryView, PageView, PublicView)}
