@@ -17,7 +17,7 @@ belongs to one object sets `memory_only = True` instead of `open_again`. Test th
 """
 
 # ruff: noqa: S101 - a test suite asserts
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,7 @@ from incoming_payments.testing._feed_hooks import (
     MINUTE,
     claim,
     failed,
+    register_all,
     settle_all,
 )
 from incoming_payments.testing._feed_machine import FeedMachine
@@ -273,16 +274,39 @@ class FeedContract(ConsumerContract):
 
         ends = [feed.watch(fail), feed.watch(partial(woken.append, "a")), feed.watch(partial(woken.append, "b"))]
         id = create(store)
-        assert set(woken) == {"a", "b"}
+        self.await_wake(lambda: set(woken) == {"a", "b"})
         ends[1]()
         woken.clear()
         credit(store, id, "wire-1", 1)
-        assert set(woken) == {"b"}
+        self.await_wake(lambda: set(woken) == {"b"})
         for end in ends:
             end()
+        feed.watch(partial(woken.append, "c"))
         woken.clear()
         credit(store, id, "wire-2", 1)
-        assert not woken
+        self.await_wake(lambda: set(woken) == {"c"})
+
+    def test_a_result_and_an_operator_wake_the_watchers(self, store: PaymentStore, feed: Feed) -> None:
+        """Each change that makes a delivery due wakes: a retry, a later event, and what an operator starts."""
+        woken: list[str] = []
+        feed.watch(partial(woken.append, "woken"))
+
+        def wakes(change: Callable[[], object]) -> None:
+            woken.clear()
+            change()
+            self.await_wake(lambda: bool(woken))
+
+        id = create(store)
+        self.await_wake(lambda: bool(woken))
+        [delivery] = claim(feed)
+        credit(store, id, "wire-1", 1)
+        self.await_wake(lambda: bool(woken))
+        wakes(partial(feed.settle, delivery, Released(), NOW))
+        wakes(partial(feed.settle, claim(feed)[0], failed(), NOW))
+        wakes(partial(feed.settle, claim(feed)[0], failed(is_last=True), NOW))
+        wakes(partial(feed.redeliver, LEDGER, id, 1, NOW))
+        wakes(partial(feed.set_enabled, LEDGER, NOW, enabled=True))
+        wakes(partial(register_all, feed, Consumer(name=ConsumerName("later")), Start.BEGINNING))
 
     def test_concurrent_claims_share_the_deliveries(self, store: PaymentStore, feed: Feed) -> None:
         """No delivery has two holders."""
