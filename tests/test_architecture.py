@@ -29,7 +29,8 @@ MACHINERY: Final = "flows.machinery"  # a part of its own: it imports no use cas
 GROUND: Final = {"errors", "limits"}
 CORE: Final = {*GROUND, "domain"}
 FLOWS: Final = {*CORE, "wire", "httpsig", "gnap", "ilp", "ports", MACHINERY}
-LIBRARY: Final = {*FLOWS, "flows", "endpoints", "service", "stores", "outbound", "observers", PACKAGE}  # without hosts
+# all but the hosts
+LIBRARY: Final = {*FLOWS, "flows", "endpoints", "relay", "service", "stores", "outbound", "observers", PACKAGE}
 MAY_IMPORT: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
@@ -43,7 +44,8 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     MACHINERY: {*CORE, "gnap", "ports", "observers"},
     "flows": FLOWS,
     "endpoints": {*FLOWS, "flows"},
-    "service": {*FLOWS, "flows", "endpoints", "observers"},
+    "relay": {*CORE, "ports", MACHINERY, "observers"},
+    "service": {*FLOWS, "flows", "endpoints", "observers", "relay"},  # a method imports the relay late
     "stores": {*CORE, "gnap", "ports", "observers"},
     "outbound": {*CORE, "wire", "httpsig", "gnap", "ports", "observers"},
     "hosts": LIBRARY,
@@ -76,6 +78,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     MACHINERY: {"attrs"},
     "flows": {"attrs"},
     "endpoints": {"attrs"},
+    "relay": {"attrs"},
     "service": {"attrs"},
     "stores": {"attrs", "psycopg"},
     "outbound": {"aiohttp", "attrs", "urllib3", "yarl"},
@@ -295,7 +298,7 @@ TESTED_AS_ONE: Final = {f"{PACKAGE}.testing.simulation"}
 PROTOCOLS: Final = {
     f"{PACKAGE}.ports.{name}"
     for name in (
-        "client_keys", "introspection", "methods", "nonces", "observer", "quotas", "store", "wallet_addresses",
+        "client_keys", "feed", "introspection", "methods", "nonces", "observer", "quotas", "store", "wallet_addresses",
     )
 }  # fmt: skip
 

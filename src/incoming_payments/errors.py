@@ -49,6 +49,8 @@ IncomingPaymentsError              has a code, a description and details
 ├── PaymentExists                  the payment id was used twice
 ├── BrokenDecision                 the values to store contradict each other: a bug in the decision
 ├── ApprovalRequired               the money of a packet needs the approval of the host
+├── RetryLater                     a handler of deliveries asks for a later attempt
+├── HandlerGone                    a handler of deliveries wants no more of them
 ├── PortMissing                    a flow needs a port that the host did not pass
 ├── FlowStuck                      a flow took too many steps, or had already run
 └── ConfigurationError             a setting is missing or wrong
@@ -360,6 +362,24 @@ class ApprovalRequired(IncomingPaymentsError, code="approval_required"):
     def __init__(self, description: str, payment: Any) -> None:
         super().__init__(description)
         self.payment = payment
+
+
+class RetryLater(IncomingPaymentsError, code="retry_later"):
+    """A handler of deliveries asks the relay for the next attempt after `after_s` seconds, or later.
+
+    The attempt counts as failed, and the log shows the description.
+
+    >>> RetryLater("the core ledger is closed until midnight", after_s=3600).after_s
+    3600.0
+    """
+
+    def __init__(self, description: str, *, after_s: float) -> None:
+        super().__init__(description)
+        self.after_s = float(after_s)
+
+
+class HandlerGone(IncomingPaymentsError, code="handler_gone"):
+    """A handler of deliveries wants no more of them. The attempt counts as failed, and the consumer is disabled."""
 
 
 class PortMissing(IncomingPaymentsError, code="port_missing"):

@@ -67,6 +67,29 @@ DELIVERY_ERROR_CHARS_MAX: Final = 500  # the reason of a failure, which an opera
 DELIVERIES_CLAIMED_MAX: Final = 100  # deliveries of one claim, which one transaction writes
 FEED_ROWS_MAX: Final = 500  # rows of one batch of a registration or a clean-up, so that other writes wait for some ms
 
+# --- the relay ---
+RETRY_ATTEMPTS_DEFAULT: Final = 11  # attempts of one delivery, which take three days with the other defaults
+RETRY_ATTEMPTS_MAX: Final = 1000  # the largest setting
+RETRY_FIRST_S_DEFAULT: Final = 5.0  # seconds until the second attempt; a restart of the receiver takes that long
+RETRY_FACTOR_DEFAULT: Final = 4.0  # the factor by which each pause is longer than the one before
+RETRY_FACTOR_MAX: Final = 100.0  # the largest setting
+RETRY_LONGEST_S_DEFAULT: Final = 24 * 3600.0  # the longest pause, so that a receiver gets one attempt a day
+RETRY_PAUSE_S_MAX: Final = 7 * 24 * 3600.0  # the longest pause of all, which a handler can ask for
+RETRY_JITTER_DEFAULT: Final = 0.2  # the share of a pause that is random, so that failed deliveries spread
+RELAY_CONCURRENCY_DEFAULT: Final = 8  # attempts of one relay at the same time; each may take a thread
+RELAY_CONCURRENCY_MAX: Final = 64  # the largest setting, for which there are enough threads
+ATTEMPT_S_DEFAULT: Final = 30.0  # seconds for one attempt (Standard Webhooks)
+ATTEMPT_S_MAX: Final = 3600.0  # the largest setting; after a crash, the lease of a delivery lasts even longer
+LEASE_MARGIN_S_DEFAULT: Final = 30.0  # seconds of a lease after the longest attempt, to store its result
+LEASE_S_MAX: Final = 2 * ATTEMPT_S_MAX  # the largest setting
+POLL_S_DEFAULT: Final = 1.0  # seconds between two looks for the changes of other processes, each of which is one read
+POLL_S_MAX: Final = 3600.0  # the largest setting
+RELAY_TROUBLE_S_MIN: Final = 1.0  # seconds until the next call of a feed that did not answer
+PROBE_SHARE_DEFAULT: Final = 0.1  # the share of its down time after which a consumer that is down gets the next attempt
+PROBE_S_MIN: Final = 5.0  # the shortest pause between attempts for a consumer that is down
+PROBE_S_MAX: Final = 300.0  # the longest pause, so that a consumer that works again gets its events within minutes
+DEAD_LETTERS_MAX: Final = 1000  # dead letters in one answer
+
 # --- JSON ---
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter of this size
 JSON_DEPTH_MAX: Final = 32  # levels of a whole body, so that the parser stays below its recursion limit
@@ -211,6 +234,15 @@ for _smaller, _larger, _why in (
     (SIGNATURE_AGE_S_DEFAULT, SIGNATURE_AGE_S_MAX, "the default age must be a valid setting"),
     (CLOCK_SKEW_S_DEFAULT, CLOCK_SKEW_S_MAX, "the default skew must be a valid setting"),
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),
+    (RETRY_ATTEMPTS_DEFAULT, RETRY_ATTEMPTS_MAX, "the default number must be a valid setting"),
+    (RETRY_FIRST_S_DEFAULT, RETRY_LONGEST_S_DEFAULT, "the first pause is not longer than the longest pause"),
+    (RETRY_LONGEST_S_DEFAULT, RETRY_PAUSE_S_MAX, "the default pause must be a valid setting"),
+    (RELAY_CONCURRENCY_DEFAULT, RELAY_CONCURRENCY_MAX, "the default number must be a valid setting"),
+    (RELAY_CONCURRENCY_MAX, PORT_THREADS_MAX, "each attempt may need a thread"),
+    (RELAY_CONCURRENCY_MAX, DELIVERIES_CLAIMED_MAX, "one claim must be able to fill a relay"),
+    (ATTEMPT_S_MAX + LEASE_MARGIN_S_DEFAULT, LEASE_S_MAX, "a lease is longer than an attempt"),
+    (POLL_S_DEFAULT, POLL_S_MAX, "the default time must be a valid setting"),
+    (PROBE_S_MIN, PROBE_S_MAX, "the shortest pause must not be longer than the longest pause"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep needs one effect, and one more for each payment"),
     (QUOTA_UNPAID_MAX + 100, FLOW_STEPS_MAX, "a create may load each unpaid payment"),
     (APPROVAL_S_DEFAULT, APPROVAL_S_MAX, "the default bound must be a valid setting"),

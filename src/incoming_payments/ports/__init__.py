@@ -22,6 +22,7 @@ from incoming_payments.ports.methods import AsyncMethodAllocator, MethodAllocato
 from incoming_payments.ports.nonces import AsyncNonces, Nonces
 from incoming_payments.ports.observer import (
     CreditDecided,
+    DeliveryAttempted,
     Observation,
     Observer,
     PacketAnswered,
@@ -48,6 +49,7 @@ __all__ = [
     "ClientKeys",
     "CreditDecided",
     "Decide",
+    "DeliveryAttempted",
     "Feed",
     "Introspector",
     "MethodAllocator",

@@ -6,10 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, get_args
 
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.feed import Consumer, DeliveryRecord, FeedEvent
 from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
 from incoming_payments.domain.transitions import State
@@ -17,6 +18,7 @@ from incoming_payments.endpoints.open_payments import Request, Response, http_re
 from incoming_payments.errors import ConfigurationError, HttpRefused, PaymentNotFound
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host
+from incoming_payments.flows.dead_letters import dead_letters, read_delivery, redeliver
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.list import list_for_host
 from incoming_payments.flows.machinery.effects import Flow, LoadEvents, LoadPayment
@@ -25,9 +27,12 @@ from incoming_payments.flows.machinery.run import arun, run
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.ilp import Peer
-from incoming_payments.limits import SWEEP_PAYMENTS_MAX
+from incoming_payments.limits import DEAD_LETTERS_MAX, SWEEP_PAYMENTS_MAX
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.service._base import Service, check
+
+if TYPE_CHECKING:
+    from incoming_payments.relay import AsyncRelay, Handler, Relay, RelayOptions
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +195,29 @@ def _announce_expired(service: Service[Any], *, limit: int = SWEEP_PAYMENTS_MAX)
     return (yield from announce_expired(service.clock(), limit=limit))
 
 
+def _dead_letters(
+    _: Service[Any], consumer: str, *, after: DeliveryRecord | None = None, limit: int = DEAD_LETTERS_MAX
+) -> Flow[Sequence[DeliveryRecord]]:
+    """Return at most `limit` dead letters of `consumer`, oldest first. `after` is the last one of an earlier page.
+
+    Raises `ConsumerNotFound` and `InvalidValue`.
+    """
+    return (yield from dead_letters(consumer, after=after, limit=limit))
+
+
+def _read_delivery(_: Service[Any], delivery: DeliveryRecord) -> Flow[Sequence[FeedEvent]]:
+    """Return the events of `delivery`, oldest first. This reads all events of its payment."""
+    return (yield from read_delivery(delivery))
+
+
+def _redeliver(service: Service[Any], delivery: DeliveryRecord) -> Flow[None]:
+    """Make the dead letter `delivery` due again. Its attempts count from the beginning. Raises `DeliveryNotFound`.
+
+    The delivery has the same id as before. It may arrive after later events of its payment.
+    """
+    yield from redeliver(delivery, service.clock())
+
+
 def _is_ready(service: Service[Any]) -> Flow[bool]:
     """Return whether the store answers, for a readiness check. If not, the log shows the failure.
 
@@ -282,7 +310,26 @@ class IncomingPayments(Service[Ports]):
     complete = _sync(_complete)
     events = _sync(_events)
     announce_expired = _sync(_announce_expired)
+    dead_letters = _sync(_dead_letters)
+    read_delivery = _sync(_read_delivery)
+    redeliver = _sync(_redeliver)
     is_ready = _sync(_is_ready)
+
+    def relay(self, consumer: Consumer, handler: "Handler", **options: "Unpack[RelayOptions]") -> "Relay":
+        """Return a relay, which registers `consumer` and calls `handler` with each of its deliveries.
+
+        Use the relay as a context manager, or call its `run`. `options` are the other members of
+        `relay.RelaySettings`: `start`, `retry`, `concurrency`, `attempt_s`, `lease_s`, `poll_s` and `render`.
+
+        A delivery succeeds when `handler` returns. After any exception, the relay calls `handler` again later. After
+        the last attempt, the delivery is a dead letter. A delivery arrives at least once, and `delivery.id` is the same
+        in each attempt. With `AsyncIncomingPayments`, `handler` may be an `async def` function, and the relay is an
+        async context manager. Raises `ConfigurationError` for a wrong setting, and without the port `feed`.
+        """
+        from incoming_payments.relay import Relay, RelaySettings
+
+        settings = RelaySettings(consumer=consumer, handler=handler, **options)
+        return Relay(settings, self.require_feed(), self.clock, self.report)
 
 
 class AsyncIncomingPayments(Service[AsyncPorts | Ports]):
@@ -303,4 +350,16 @@ class AsyncIncomingPayments(Service[AsyncPorts | Ports]):
     complete = _async(_complete)
     events = _async(_events)
     announce_expired = _async(_announce_expired)
+    dead_letters = _async(_dead_letters)
+    read_delivery = _async(_read_delivery)
+    redeliver = _async(_redeliver)
     is_ready = _async(_is_ready)
+
+    def relay(self, consumer: Consumer, handler: "Handler", **options: "Unpack[RelayOptions]") -> "AsyncRelay":
+        from incoming_payments.relay import AsyncRelay, RelaySettings
+
+        settings = RelaySettings(consumer=consumer, handler=handler, **options)
+        return AsyncRelay(settings, self.require_feed(), self.clock, self.report)
+
+
+AsyncIncomingPayments.relay.__doc__ = IncomingPayments.relay.__doc__

@@ -509,7 +509,11 @@ def test_both_classes_have_the_same_methods() -> None:
     assert names == [name for name in vars(AsyncIncomingPayments) if not name.startswith("_") and name != "run"]
     for name in names:
         one, other = getattr(IncomingPayments, name), getattr(AsyncIncomingPayments, name)
-        assert (one.__name__, one.__doc__, inspect.signature(one)) == (name, other.__doc__, inspect.signature(other))
+        signatures = [inspect.signature(method) for method in (one, other)]
+        if name == "relay":  # the relays are of two classes
+            assert [signature.return_annotation for signature in signatures] == ["Relay", "AsyncRelay"]
+            signatures = [signature.replace(return_annotation=None) for signature in signatures]
+        assert (one.__name__, one.__doc__, signatures[0]) == (name, other.__doc__, signatures[1])
     assert inspect.signature(IncomingPayments.create).return_annotation is IncomingPayment
     assert inspect.signature(AsyncIncomingPayments.handle).return_annotation is Response
 

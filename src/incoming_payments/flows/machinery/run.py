@@ -41,6 +41,16 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.ReleaseUnpaid: ("quotas", lambda port, effect: port.release(effect.client, effect.id)),
     effects.FindExpired: ("store", lambda port, effect: port.find_expired(effect.now, effect.limit)),
     effects.FindPayments: ("store", lambda port, effect: port.find_payments(effect.query)),
+    effects.FindDeadLetters: (
+        "feed",
+        lambda port, effect: port.dead_letters(effect.consumer, effect.after, effect.limit),
+    ),
+    effects.Redeliver: (
+        "feed",
+        lambda port, effect: port.redeliver(
+            effect.delivery.consumer, effect.delivery.payment_id, effect.delivery.first_version, effect.now
+        ),
+    ),
 }
 # The answers when an optional port is missing. Every request is approved, and no quota applies.
 _WITHOUT_PORT: Final[Mapping[type[effects.Effect[Any]], Any]] = {
