@@ -52,16 +52,20 @@ def settle_all(feed: Feed, name: str = LEDGER, result: Result | None = None) -> 
     return payloads
 
 
+def complete(step: Callable[[], bool]) -> None:
+    """Call `step`, a method that works in batches, until it returns true."""
+    while not step():
+        pass
+
+
 def register_all(feed: Feed, consumer: Consumer, start: Start) -> None:
     """Register `consumer`, with all batches."""
-    while not feed.register(consumer, start, NOW):
-        pass
+    complete(lambda: feed.register(consumer, start, NOW))
 
 
 def remove_all(feed: Feed, name: ConsumerName) -> None:
     """Remove the consumer, with all batches."""
-    while not feed.remove(name):
-        pass
+    complete(lambda: feed.remove(name))
 
 
 class FeedHooks(StoreHooks):
