@@ -1,13 +1,13 @@
-"""Public tools for tests: example values, a fake clock, and sync views of async stores and nonces.
+"""Public tools for tests: example values, a fake clock, and sync views of async stores, feeds and nonces.
 
-The submodules contain contract suites for stores (`contract`) and for nonces (`nonces`), a kit that kills processes
-with an open store (`crash`), a STREAM sender (`sender`), and a simulation of the whole service over a store
-(`simulation`). `contract` needs pytest and Hypothesis, and `nonces` needs pytest. The other modules need only the
-library.
+The submodules contain contract suites for stores (`contract`), for feeds (`feed`) and for nonces (`nonces`), a kit that
+kills processes with an open store (`crash`), a STREAM sender (`sender`), and a simulation of the whole service over a
+store (`simulation`). `contract` and `feed` need pytest and Hypothesis, and `nonces` needs pytest. The other modules
+need only the library.
 """
 
 from incoming_payments.testing.clock import FakeClock
 from incoming_payments.testing.values import NOW, a_creation, a_wallet_address, crediting
-from incoming_payments.testing.views import SyncNonces, SyncView
+from incoming_payments.testing.views import SyncFeed, SyncNonces, SyncView
 
-__all__ = ["NOW", "FakeClock", "SyncNonces", "SyncView", "a_creation", "a_wallet_address", "crediting"]
+__all__ = ["NOW", "FakeClock", "SyncFeed", "SyncNonces", "SyncView", "a_creation", "a_wallet_address", "crediting"]
