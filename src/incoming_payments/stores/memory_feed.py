@@ -290,7 +290,7 @@ class MemoryFeed:
         return [row for row in self._rows.values() if isinstance(row, kind)]
 
     def _members(self) -> dict[ConsumerName, _Member]:
-        return self._rows.get(_CONSUMERS, {})
+        return dict(self._rows.get(_CONSUMERS, {}))
 
     def _with(self, member: _Member) -> dict[Key, Any]:
         """Return the changes that store `member`."""
