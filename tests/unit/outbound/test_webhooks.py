@@ -121,6 +121,15 @@ def test_official_library_refuses_another_secret(cls: Sender, receiver: Scripted
             standardwebhooks.Webhook(secret).verify(body, headers(exchange) | changes)
 
 
+@pytest.mark.parametrize("size", [24, 64])
+def test_secret_may_have_24_to_64_bytes(size: int) -> None:
+    """These are the bounds of Standard Webhooks."""
+    secret = "whsec_" + base64.b64encode(bytes(size)).decode()
+    endpoint = an_endpoint(secrets=[secret])
+    request = endpoint.request(a_delivery(endpoint), datetime.now(UTC))
+    standardwebhooks.Webhook(secret).verify(request.body, dict(request.headers))
+
+
 @pytest.mark.parametrize("raw", [bytes(range(32)), bytes(range(32)) + PUBLIC])
 def test_ed25519_signature_is_that_of_the_key(cls: Sender, receiver: ScriptedServer, raw: bytes) -> None:
     """A private key signs with the version v1a, beside the secrets for HMAC."""
@@ -214,7 +223,7 @@ def test_other_status_is_a_failure(cls: Sender, receiver: ScriptedServer, status
     assert str(failure) == f"the endpoint answered with status {status}"
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308, 399])
 def test_redirect_is_a_failure(cls: Sender, receiver: ScriptedServer, status: int) -> None:
     """A redirect could lead to a private address, so it is never followed."""
     with scripted_server(answering()) as private:
@@ -236,6 +245,8 @@ WAITS: Final[list[tuple[int, str, float | None]]] = [
     (503, "120", 120.0),
     (500, "120", 120.0),
     (404, " 7 ", 7.0),
+    (503, "1", 1.0),
+    (503, "Thu, 01 Jan 2026 13:01:00 +0100", 60.0),
     (503, "99999999999", WEBHOOK_RETRY_AFTER_S_MAX),
     (503, IN_A_MINUTE, 60.0),
     (503, "Thu, 01 Jan 2026 12:01:00 -0000", 60.0),
@@ -461,6 +472,7 @@ WRONG: Final[list[tuple[dict[str, Any], str, str]]] = [
     ({"secrets": [SHORT]}, "secrets[0]", "secrets[0] must have 24 to 64 bytes after whsec_, and has 23"),
     ({"secrets": [LONG]}, "secrets[0]", "secrets[0] must have 24 to 64 bytes after whsec_, and has 65"),
     ({"secrets": [f"whsec_{HIDDEN}"]}, "secrets[0]", "secrets[0] must have base64 with padding after its prefix"),
+    ({"secrets": [f"{SECRET}\n"]}, "secrets[0]", "secrets[0] must have base64 with padding after its prefix"),
     ({"secrets": ["whsec_€"]}, "secrets[0]", "secrets[0] must have base64 with padding after its prefix"),
     ({"secrets": [private_key(bytes(31))]}, "secrets[0]", "secrets[0] must have the 32 bytes of a private key for"),
     ({"secrets": [private_key(bytes(64))]}, "secrets[0]", "secrets[0] has a public key that does not belong to its"),

@@ -92,6 +92,12 @@ def test_peer_is_named_if_it_owes_all_of_the_money(peers: list[str | None], peer
     assert written(*events)["data"].get("peer") == peer
 
 
+def test_timestamp_is_that_of_the_last_event() -> None:
+    """The time of a webhook is the time of its last credit."""
+    events = [a_credit(2, 300, 300), a_credit(3, 700, 400, at=BEGIN + timedelta(minutes=1))]
+    assert written(*events)["timestamp"] == "2026-01-01T12:01:00Z"
+
+
 @pytest.mark.parametrize("events", [[an_event(1, "created", 0)], [a_credit(2, 1, 1), a_credit(3, 2, 1, peer="g.a")]])
 def test_thin_body_has_ids_and_versions_only(events: list[FeedEvent]) -> None:
     """A thin body names the payment and the versions, and no amount, wallet address or credit."""
