@@ -81,7 +81,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "relay": {"attrs"},
     "service": {"attrs"},
     "stores": {"attrs", "psycopg"},
-    "outbound": {"aiohttp", "attrs", "cryptography", "urllib3", "yarl"},
+    "outbound": {"aiohttp", "attrs", "cryptography", "yarl"},
     "hosts": {"attrs"},
     "server": {"attrs", "cattrs", "httptools", "prometheus_client", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
@@ -98,7 +98,6 @@ FRAMEWORKS: Final[dict[str, set[str]]] = {
 }
 HTTP_LIBRARIES: Final = {
     f"{PACKAGE}.outbound._aiohttp",
-    f"{PACKAGE}.outbound._urllib3",
     f"{PACKAGE}.server.protocol",
 }  # a client and `serve` import theirs late
 OPTIONAL: Final = {"nacl"}  # the core uses it if it is installed
@@ -354,7 +353,7 @@ for name in MODULES:
 """
 EXTRAS: Final = {
     "aiohttp", "asyncpg", "django", "fastapi", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl",
-    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "pytest", "starlette", "urllib3", "uvicorn",
+    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "pytest", "starlette", "uvicorn",
     "waitress", "werkzeug", "yarl",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [

@@ -14,11 +14,10 @@ from incoming_payments.endpoints.openapi import openapi_document, webhook_schema
 
 OPTIONAL = [
     "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "opentelemetry",
-    "prometheus_client", "psycopg", "pytest", "starlette", "urllib3", "uvicorn", "yarl",
+    "prometheus_client", "psycopg", "pytest", "starlette", "uvicorn", "yarl",
 ]  # fmt: skip
 NEED_MORE = {
     "incoming_payments.outbound._aiohttp",
-    "incoming_payments.outbound._urllib3",
     "incoming_payments.hosts.aiohttp",
     "incoming_payments.hosts.django",
     "incoming_payments.hosts.fastapi",

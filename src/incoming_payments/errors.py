@@ -81,7 +81,7 @@ class IncomingPaymentsError(Exception):
     def __init__(self, description: str, **details: object) -> None:
         super().__init__(description)
         self.description = description
-        self.details: Mapping[str, object] = details
+        self.details: Mapping[str, Any] = details
 
 
 class InvalidValue(IncomingPaymentsError, ValueError, code="invalid_value"):
@@ -146,7 +146,9 @@ class Refused(IncomingPaymentsError, code="refused"):
     Only the log of the host shows the hint.
     """
 
-    hint: str = ""
+    def __init__(self, description: str, *, hint: str = "", **details: object) -> None:
+        super().__init__(description, **details)
+        self.hint = hint
 
 
 class TokenRefused(Refused, code="invalid_token"):
@@ -156,8 +158,8 @@ class TokenRefused(Refused, code="invalid_token"):
     The code `key_unusable` means that this service cannot use the key to which the token is bound.
     """
 
-    def __init__(self, code: str, description: str, **details: object) -> None:
-        super().__init__(description, **details)
+    def __init__(self, code: str, description: str, *, hint: str = "", **details: object) -> None:
+        super().__init__(description, hint=hint, **details)
         self.code = code
 
 
@@ -168,8 +170,8 @@ class SignatureRefused(Refused, code="invalid_signature"):
     is an `httpsig.Evidence` if the caller of `verify` kept the evidence for its log.
     """
 
-    def __init__(self, code: str, description: str, **details: object) -> None:
-        super().__init__(description, **details)
+    def __init__(self, code: str, description: str, *, hint: str = "", **details: object) -> None:
+        super().__init__(description, hint=hint, **details)
         self.code = code
         self.evidence: object = None
 

@@ -105,7 +105,8 @@ SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or diges
 SIGNATURES_MAX: Final = 4  # signatures verified for one request, which limits the cost of a hostile header
 COMPONENTS_MAX: Final = 64  # covered components of one signature
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one for each kind of request, which take at most 7 MB
-SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # all fields parsed for `;sf` and `;key`, which takes 5 ms; usual fields have 200
+SF_PARTS_MAX: Final = 128  # items, parameters and escapes of a structured field, 3 us each; usual fields have 20
+SF_STRING_BYTES_MAX: Final = 1024  # a field with one string; an idempotency key of escaped characters has 512
 SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item; RFC 9421 defines six
 KEY_ID_CHARS_MAX: Final = 256
 NONCE_CHARS_MAX: Final = 256
@@ -201,6 +202,7 @@ FLOW_STEPS_MAX: Final = 1000  # effects in one flow; a sweep needs one for each 
 # --- adapters and the server ---
 BODY_START_S_MAX: Final = 3  # seconds until the first byte of the body, which include a round trip for 100 Continue
 BODY_S_MAX: Final = 10  # seconds for a whole body to arrive; the largest body needs 52 kbit/s
+FIELDS_READ_MAX: Final = 1000  # fields of one request, for `serve`: each takes 0.1 us, and a client could send 30,000
 BODY_PARTS_MAX: Final = 8192  # chunks of one body, for `serve`: each takes 0.4 us, and a client could send 65,536
 BACKLOG_CONNECTIONS_MAX: Final = 128  # connections that wait for the server, which accepts all in one iteration
 KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests, longer than a proxy keeps an idle connection (nginx: 60)
@@ -242,8 +244,10 @@ for _smaller, _larger, _why in (
     (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "the token must fit in a header field"),
     (PAGE_PAYMENTS_DEFAULT, PAGE_PAYMENTS_MAX, "the default page must be a valid page"),
     (SIGNATURES_MAX, SF_MEMBERS_MAX, "each signature is a member of a dictionary"),
+    (COMPONENTS_MAX, SF_PARTS_MAX, "each component is a part of a field"),
     (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a diagnosis contains its values"),
     (CLOCK_SKEW_S_DEFAULT, SIGNATURE_AGE_S_DEFAULT, "the age limit must allow for the skew"),
+    (2 + 2 * IDEMPOTENCY_KEY_CHARS_MAX, SF_STRING_BYTES_MAX, "each character of a key may be escaped"),
     (IDEMPOTENCY_KEY_S_DEFAULT, IDEMPOTENCY_KEY_S_MAX, "the default time must be a valid setting"),
     (SIGNATURE_AGE_S_DEFAULT, SIGNATURE_AGE_S_MAX, "the default age must be a valid setting"),
     (CLOCK_SKEW_S_DEFAULT, CLOCK_SKEW_S_MAX, "the default skew must be a valid setting"),

@@ -38,7 +38,8 @@ from incoming_payments.limits import (
 from incoming_payments.outbound import _forks
 from incoming_payments.outbound._documents import is_public
 from incoming_payments.outbound._http import HttpFailed, any_address
-from incoming_payments.outbound._settings import check_number, check_types, open_async_http, open_http, wrong
+from incoming_payments.outbound._loop_thread import LoopThread
+from incoming_payments.outbound._settings import check_number, check_types, open_http, wrong
 from incoming_payments.outbound._webhook_answers import check_answer
 from incoming_payments.outbound._webhook_secrets import WebhookSecret, webhook_secrets
 from incoming_payments.ports.clock import utc_now
@@ -146,8 +147,6 @@ class WebhookEndpoint:
 class _Sender:
     """The endpoint and the HTTP client of both senders."""
 
-    _open: "staticmethod[..., Any]"
-
     def __init__(self, endpoint: WebhookEndpoint, *, clock: Callable[[], datetime] = utc_now) -> None:
         self._endpoint = endpoint
         self._clock = clock
@@ -155,12 +154,20 @@ class _Sender:
 
     def begin(self) -> None:
         """Start with no connection."""
-        self._http = self._open(
+        self._http = open_http(
             bytes_max=WEBHOOK_ANSWER_BYTES_MAX,
             connections=RELAY_CONCURRENCY_MAX,  # no attempt waits for the connection of another one
             tls=self._endpoint.tls,
             may_connect=any_address if self._endpoint.allow_private else is_public,
         )
+
+    async def _send(self, delivery: Delivery) -> None:
+        request = self._endpoint.request(delivery, self._clock())
+        try:
+            answer = await self._http.send(request, timeout_s=self._endpoint.timeout_s)
+        except HttpFailed as error:
+            raise _without_url(error) from None
+        check_answer(answer, self._clock())
 
 
 class WebhookSender(_Sender):
@@ -171,35 +178,26 @@ class WebhookSender(_Sender):
     sender.
     """
 
-    _open = staticmethod(open_http)
+    def begin(self) -> None:
+        """Start with no connection and no thread."""
+        super().begin()
+        self._thread = LoopThread(self._http)
 
     def __call__(self, delivery: Delivery) -> None:
         """Send the webhook once."""
-        request = self._endpoint.request(delivery, self._clock())
-        try:
-            answer = self._http.send(request, timeout_s=self._endpoint.timeout_s)
-        except HttpFailed as error:
-            raise _without_url(error) from None
-        check_answer(answer, self._clock())
+        self._thread.run(self._send(delivery))
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._thread.close()
 
 
 class AsyncWebhookSender(_Sender):
     """`WebhookSender` for asyncio, with the same arguments. Close it with `aclose`."""
 
-    _open = staticmethod(open_async_http)
-
     async def __call__(self, delivery: Delivery) -> None:
         """Send the webhook once. See `WebhookSender`."""
-        request = self._endpoint.request(delivery, self._clock())
-        try:
-            answer = await self._http.send(request, timeout_s=self._endpoint.timeout_s)
-        except HttpFailed as error:
-            raise _without_url(error) from None
-        check_answer(answer, self._clock())
+        await self._send(delivery)
 
     async def aclose(self) -> None:
         """Close the connections."""

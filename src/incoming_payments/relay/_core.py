@@ -193,10 +193,10 @@ class Core:
             self._report(DeliveryAttempted(consumer=self._name, outcome=outcome, duration_s=duration_s))
         if not is_stored:
             self._log.lease_lost(delivery)
-        elif error is None or not isinstance(result, Failed):
-            self._works_again()
-        else:
+        elif error is not None and isinstance(result, Failed):
             yield from self._after_failure(delivery, result, error)
+        else:
+            self._works_again()
 
     @contextmanager
     def running(self, attempt: Attempt) -> Iterator[None]:

@@ -50,8 +50,8 @@ class RelayLog:
         """Log that a result was not stored."""
         if self._limit.admits(logger, f"lost leases of the consumer {self._name}"):
             text = (
-                "the result of the delivery %s to the consumer %s was not stored, because its lease had ended or the "
-                "consumer was removed"
+                "the result of the delivery %s to the consumer %s was not stored, because its lease had ended, the "
+                "consumer was removed, or the feed did not answer"
             )
             log_event(logger, logging.WARNING, LogEvent.LEASE_LOST, text, delivery.id, self._name)
 

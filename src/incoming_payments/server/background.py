@@ -9,7 +9,7 @@ from typing import Any, Final
 from incoming_payments.hosts.asgi import Message, Receive, Scope, Send
 from incoming_payments.limits import EXPIRY_SWEEP_S_MAX, SWEEP_PAYMENTS_MAX
 from incoming_payments.observers.log import LogEvent, log_event
-from incoming_payments.server.health import Application
+from incoming_payments.server.fixed_paths import Application
 from incoming_payments.service import AsyncIncomingPayments
 
 logger = logging.getLogger(__name__)

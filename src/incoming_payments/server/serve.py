@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from incoming_payments.errors import ConfigurationError, StoreStopped
@@ -24,8 +23,7 @@ from incoming_payments.server.background import beating, sweeping, with_tasks
 from incoming_payments.server.backup import naming_database
 from incoming_payments.server.config.settings import Settings
 from incoming_payments.server.connections import Connections
-from incoming_payments.server.description import with_document
-from incoming_payments.server.health import Application, with_health
+from incoming_payments.server.fixed_paths import Application, with_document, with_health
 from incoming_payments.server.listeners import open_listeners
 from incoming_payments.server.metrics import Metrics
 from incoming_payments.server.output import log_to_stderr, say
@@ -65,7 +63,6 @@ def serve(settings: Settings) -> int:
         server.should_exit = True
 
     signals = hangups()
-    _check_database(settings.given.database)
     given = settings.given
     connections = Connections(given)  # a wrong setting causes an error before any file is created
     with open_listeners(given.listen.host, given.listen.port, given.listen.workers) as listeners:
@@ -169,13 +166,6 @@ def build(
     )
     described = with_document(application, settings.policy, listen.mount)
     return with_health(described, service) if listen.health else described
-
-
-def _check_database(path: Path) -> None:
-    """Raise `ConfigurationError` when the folder of the database does not exist, before any file is created."""
-    if not path.parent.is_dir():
-        text = f"the folder {path.parent} does not exist: create the folder, or give a file in another folder"
-        raise ConfigurationError(f"database: {text}", setting="database")
 
 
 def _warn(text: str, settings: Settings) -> None:

@@ -32,7 +32,6 @@ class MemoryStore:
         # the rows of the feed. All of them are in one dictionary, so that they always agree: a KeyboardInterrupt
         # cannot split `dict.update`.
         self._rows: dict[str | tuple[str | int, ...], Any] = {}
-        self._keys_by_end: list[tuple[datetime, tuple[str, str, str]]] = []
         self.feed = MemoryFeed(self._lock, self._rows)
 
     def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
@@ -46,9 +45,6 @@ class MemoryStore:
                 return earlier
             if payment.id in self._rows:
                 raise PaymentExists(f"payment {payment.id} exists already: create the payment with another id")
-            if keyed is not None:
-                self._remove_ended_keys(payment.created_at)
-                heapq.heappush(self._keys_by_end, (keyed.until, (keyed.client, keyed.key, "key")))
             self._write(payment, decision)
             return None
 
@@ -93,14 +89,6 @@ class MemoryStore:
     def _creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         creation: KeyedCreation | None = self._rows.get((client, key, "key"))
         return None if creation is None or creation.until < now else creation
-
-    def _remove_ended_keys(self, now: datetime) -> None:
-        while self._keys_by_end and self._keys_by_end[0][0] < now:
-            until, key = self._keys_by_end[0]
-            creation = self._rows.get(key)
-            if creation is not None and creation.until == until:  # if the times differ, the key has a newer record
-                del self._rows[key]
-            heapq.heappop(self._keys_by_end)
 
     def _payments(self) -> list[IncomingPayment]:
         with self._lock:

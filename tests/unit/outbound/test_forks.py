@@ -91,7 +91,7 @@ def look_up(*arguments, **options):
     return known(*arguments, **options)
 
 socket.getaddrinfo = look_up
-introspector = HttpIntrospector(url, **settings)
+introspector = HttpIntrospector(url.replace("127.0.0.1", "localhost"), **settings)
 thread = threading.Thread(target=introspector.introspect, args=(query("token-1"),))
 thread.start()
 begun.wait()
@@ -105,8 +105,10 @@ thread.join()
 """
 
 LOCK_OF_A_THREAD: Final = """
+process = os.getpid()
+
 def clock():
-    if threading.current_thread() is not threading.main_thread():
+    if os.getpid() == process and threading.current_thread() is not threading.main_thread():
         begun.set()
         released.wait()
     return time.monotonic()

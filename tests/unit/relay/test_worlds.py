@@ -182,7 +182,7 @@ def test_coroutine_that_ignores_its_cancellation_holds_one_slot() -> None:
                 continue
 
     async def main() -> None:
-        async with host.async_service.relay(LEDGER, handler, concurrency=2, attempt_s=0.05, start=Start.BEGINNING):
+        async with host.async_service.relay(LEDGER, handler, concurrency=2, attempt_s=0.5, start=Start.BEGINNING):
             await eventually_in_loop(lambda: host.records(slow) and host.records(slow)[0].error)
             other = host.create()
             await eventually_in_loop(lambda: host.records(other) and host.records(other)[0].ending)

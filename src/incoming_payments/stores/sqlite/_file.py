@@ -36,7 +36,9 @@ SQLITE_VERSION_MIN: Final = (3, 37, 0)  # the first release with STRICT tables
 # between two commits of another process. With 1 ms, the slowest creates of two processes take 60 % longer (benchmark
 # `http`, p99).
 _POLL_S: Final = 0.0002
-COPY_S_MAX: Final = 0.01  # the longest wait for the write lock before a checkpoint, as long as several commits take
+# The longest wait for the write lock before a checkpoint. It is longer than several commits on a slow disk: if another
+# process always has a commit waiting, a shorter wait would always end during the next commit, and the log would grow.
+COPY_S_MAX: Final = 0.25
 
 # With `synchronous = FULL`, SQLite syncs the log at every commit. With a lower level, a power cut can remove
 # acknowledged commits. On macOS only F_FULLFSYNC reaches the disk.
