@@ -48,8 +48,9 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "service": {*FLOWS, "flows", "endpoints", "observers", "relay"},  # a method imports the relay late
     "stores": {*CORE, "gnap", "ports", "observers"},
     "outbound": {*CORE, "wire", "httpsig", "gnap", "ports", "observers"},
+    "audit": CORE,
     "hosts": LIBRARY,
-    "server": {*LIBRARY, "hosts"},
+    "server": {*LIBRARY, "audit", "hosts"},
     "testing": {*LIBRARY, "hosts"},
     PACKAGE: {*FLOWS, "flows", "endpoints", "service"},  # the public names
     "__main__": {"server"},
@@ -57,6 +58,7 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
 # Exceptions: parts that a single module may import in addition to the table above.
 MAY_ALSO_IMPORT: Final = {
     f"{PACKAGE}.server.dev.demo": {"testing"},  # the demo pays by the sender for tests
+    f"{PACKAGE}.audit._database": {"stores"},  # the tables that it expects, and whether a store has the file open
     f"{PACKAGE}.httpsig.keys": {"wire"},  # the strict reader of JSON
     f"{PACKAGE}.gnap.introspection": {"wire"},
 }
@@ -82,6 +84,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "service": {"attrs"},
     "stores": {"attrs", "psycopg"},
     "outbound": {"aiohttp", "attrs", "cryptography", "yarl"},
+    "audit": {"attrs"},
     "hosts": {"attrs"},
     "server": {"attrs", "cattrs", "httptools", "prometheus_client", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
@@ -361,7 +364,8 @@ NEEDS_NO_EXTRA: Final = [
     *(
         name.removesuffix(".__init__")
         for name in ALL
-        if part_of(name) in {"__main__", "outbound", "hosts", "log", "observers", "server", "service", "stores"}
+        if part_of(name)
+        in {"__main__", "audit", "outbound", "hosts", "log", "observers", "server", "service", "stores"}
         and name not in {*FRAMEWORKS, *HTTP_LIBRARIES}
     ),
     f"{PACKAGE}.testing.sender",
