@@ -16,6 +16,7 @@ from incoming_payments.ports.approval import (
     ProposedPayment,
 )
 from incoming_payments.ports.client_keys import AsyncClientKeys, ClientKeys
+from incoming_payments.ports.erasure import AsyncErasure, Erasure
 from incoming_payments.ports.feed import AsyncFeed, Feed, Render
 from incoming_payments.ports.introspection import AsyncIntrospector, Introspector
 from incoming_payments.ports.methods import AsyncMethodAllocator, MethodAllocator
@@ -38,6 +39,7 @@ __all__ = [
     "ApprovalPort",
     "AsyncApprovalPort",
     "AsyncClientKeys",
+    "AsyncErasure",
     "AsyncFeed",
     "AsyncIntrospector",
     "AsyncMethodAllocator",
@@ -48,6 +50,7 @@ __all__ = [
     "ClientKeys",
     "CreditDecided",
     "Decide",
+    "Erasure",
     "Feed",
     "Introspector",
     "MethodAllocator",

@@ -8,7 +8,7 @@ the values and decisions that it stores, the errors that it raises, and the chec
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
-from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.lifecycle import Decision, without_metadata
 from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import (
     ClientId,
@@ -20,6 +20,7 @@ from incoming_payments.domain.payment import (
     Terms,
     WalletAddressUrl,
 )
+from incoming_payments.domain.reference import Reference, reference_of
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import (
     BrokenDecision,
@@ -31,19 +32,29 @@ from incoming_payments.errors import (
     StoreUnavailable,
     StoreUnusable,
 )
-from incoming_payments.ports import AsyncNonces, AsyncPaymentStore, Decide, Nonces, PaymentStore
+from incoming_payments.ports import (
+    AsyncErasure,
+    AsyncNonces,
+    AsyncPaymentStore,
+    Decide,
+    Erasure,
+    Nonces,
+    PaymentStore,
+)
 from incoming_payments.stores.guard import (
     check_insert,
     check_nonce_capacity,
     check_nonce_time,
     check_update,
     checked_capacity,
+    ended_at,
     sweep_at,
 )
 
 __all__ = [
     "Amount",
     "Asset",
+    "AsyncErasure",
     "AsyncNonces",
     "AsyncPaymentStore",
     "BrokenDecision",
@@ -53,6 +64,7 @@ __all__ = [
     "CreditId",
     "Decide",
     "Decision",
+    "Erasure",
     "Event",
     "EventKind",
     "IdempotencyKey",
@@ -65,6 +77,7 @@ __all__ = [
     "PaymentQuery",
     "PaymentStore",
     "Progress",
+    "Reference",
     "State",
     "StoreError",
     "StoreStopped",
@@ -77,5 +90,8 @@ __all__ = [
     "check_nonce_time",
     "check_update",
     "checked_capacity",
+    "ended_at",
+    "reference_of",
     "sweep_at",
+    "without_metadata",
 ]

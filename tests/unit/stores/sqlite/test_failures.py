@@ -19,7 +19,7 @@ from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, STATEMENTS, VERSION
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import check_credits, create, credit, together
-from kits.sqlite_jobs import act_on, credit_one, edit, fail_on, in_one_batch
+from kits.sqlite_jobs import act_on, credit_one, edit, fail_on, in_one_batch, rows
 
 # --- temporary failures ---
 
@@ -342,8 +342,9 @@ def test_damaged_pages_are_refused(path: Path) -> None:
     """SQLite detects the damage. It is `StoreUnusable`, and not a temporary failure."""
     with SqliteStore(path) as store:
         id = create(store)
+    [(root,)] = rows(path, "SELECT rootpage FROM sqlite_master WHERE name = 'payments'")
     data = bytearray(path.read_bytes())
-    data[4096:-4096] = b"\xa5" * (len(data) - 2 * 4096)  # the last page has the id, which the constructor reads
+    data[4096 * (root - 1) : 4096 * root] = b"\xa5" * 4096
     path.write_bytes(data)
 
     with SqliteStore(path) as store:
