@@ -173,7 +173,6 @@ PORT_MAX: Final = 65535  # the largest port of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`; more processes would only wait for the write lock of the database
 SHUTDOWN_S_MAX: Final = 15  # seconds for the requests in flight when the server stops, for their bodies and commits
 WORKER_SILENT_S_MAX: Final = 15  # seconds without a heartbeat; a lock on the database may stop an event loop for 5 s
-EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; an empty sweep is one read
 SWEEP_S_DEFAULT: Final = 15  # seconds between two sweeps; an empty sweep is some reads
 SWEEP_S_MAX: Final = 3600  # the largest setting, because `expired` events come this much later
 KEPT_S_MAX: Final = 100 * 366 * 24 * 3600  # the largest time for which metadata and deliveries are kept
