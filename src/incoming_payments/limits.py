@@ -20,6 +20,7 @@ URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
 ACCEPT_CHARS_MAX: Final = 1024  # the length of all Accept fields of a request; browsers send 150 characters
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # a client id is often the URL of the client's wallet address
 CREDIT_ID_CHARS_MAX: Final = 200  # the length of a hash, a UUID or a core banking reference, with a margin
+REFERENCE_CHARS_MAX: Final = 255  # an invoice number, a UUID or a short URL
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255  # a UUID has 36 characters, and an index entry stays small
 IDEMPOTENCY_KEY_S_DEFAULT: Final = 24 * 3600  # apps retry for at most a day
 IDEMPOTENCY_KEY_S_MAX: Final = 366 * 24 * 3600  # the largest setting, because the records stay in the database
@@ -195,6 +196,7 @@ QUOTA_RESERVED_S_MAX: Final = 60  # the time from the reservation for a payment 
 QUOTA_RETRY_S_MAX: Final = 3600  # the longest `Retry-After`, because a payer may pay at any time
 
 # --- flows ---
+ERASED_PAYMENTS_MAX: Final = 100  # payments whose metadata one transaction erases, so that other writes wait some ms
 SWEEP_PAYMENTS_MAX: Final = 500  # expired payments that one call handles
 PORT_BLOCKS_S_MAX: Final = 0.1  # seconds for which a sync port may block an event loop without a warning
 FLOW_STEPS_MAX: Final = 1000  # effects in one flow; a sweep needs one for each payment, and other flows about ten
@@ -210,7 +212,10 @@ PORT_MAX: Final = 65535  # the largest port of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`; more processes would only wait for the write lock of the database
 SHUTDOWN_S_MAX: Final = 15  # seconds for the requests in flight when the server stops, for their bodies and commits
 WORKER_SILENT_S_MAX: Final = 15  # seconds without a heartbeat; a lock on the database may stop an event loop for 5 s
-EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; an empty sweep is one read
+SWEEP_S_DEFAULT: Final = 15  # seconds between two sweeps; an empty sweep is some reads
+SWEEP_S_MAX: Final = 3600  # the largest setting, because `expired` events come this much later
+KEPT_S_MAX: Final = 100 * 366 * 24 * 3600  # the largest time for which metadata and deliveries are kept
+DELIVERIES_KEPT_S_DEFAULT: Final = 30 * 24 * 3600  # a receiver finds a missing event within some weeks
 HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # the size of unfinished headers; shorter headers get a typed refusal
 PIPELINED_REQUESTS_MAX: Final = 100  # requests that wait for an earlier response on one connection; a proxy sends one
 LOGGED_PATH_CHARS_MAX: Final = 200  # the length of a path in the access log; the path of a payment has about 60

@@ -69,9 +69,10 @@ def serve(settings: Settings) -> int:
         metrics = Metrics.of(given.listen)
         observer = None if metrics is None else metrics.observer
         with naming_database():
-            store = AsyncSqliteStore(settings.given.database, on_stop=on_stop, observer=observer)
+            store = AsyncSqliteStore(given.database, on_stop=on_stop, observer=observer, reference=given.reference)
         application = ReloadableApplication(settings, lambda new: build(new, store, connections, observer))
-        sweep = sweeping(AsyncIncomingPayments(policy=settings.policy, ports=AsyncPorts(store=store)))
+        swept = AsyncIncomingPayments(policy=settings.policy, ports=AsyncPorts(store=store, erasure=store.erasure))
+        sweep = sweeping(swept, store.feed, given.sweep)
         logged = with_access_log(application) if given.log.access else application
         server = uvicorn.Server(http_config(logged))
 

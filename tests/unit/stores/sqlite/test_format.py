@@ -56,13 +56,16 @@ def test_columns_hold_text_and_microseconds(path: Path) -> None:
                 payment.asset.scale,
                 "500",
                 MICROS + 60_000_000,
-                "{}",
+                None,
                 MICROS,
                 None,
                 None,
                 MICROS + 60_000_000,
+                1,
+                None,
             )
         ]
+        assert rows(path, "SELECT * FROM metadata") == [(1, "{}")]
         assert rows(path, "SELECT * FROM credits") == [(id, "wire-1", "20", "20", 0, MICROS)]
         assert rows(path, "SELECT * FROM events") == [
             (id, 1, "created", MICROS, "0", None, None),
