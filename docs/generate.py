@@ -21,7 +21,7 @@ import openapi
 from campaigns.attacks.everything import all_rows
 from campaigns.attacks.rows import Answer, AnyRow, Attack
 from incoming_payments import errors
-from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Refuse, Row
+from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Refuse, Row, always
 from incoming_payments.endpoints import open_payments as api
 from incoming_payments.httpsig import Code, Evidence, Policy, PrivateKey, RequestMessage, sign, verify
 from incoming_payments.httpsig.explain import HYPOTHESES, explain
@@ -29,7 +29,8 @@ from incoming_payments.ilp import receive
 from incoming_payments.observers import instruments
 from incoming_payments.observers.log import LogEvent
 from incoming_payments.ports import RequestAnswered
-from incoming_payments.server.config import template
+from incoming_payments.server.config.setting import REQUIRED, Setting, toml
+from incoming_payments.server.config.tables import TABLES
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -40,9 +41,17 @@ def _states(row: Row[Any, Any, Any]) -> str:
     return "any" if row.states == ANY else ", ".join(row.states) or "(none)"
 
 
+def _label(row: Row[Any, Any, Any]) -> str:
+    """Return the condition of `row` in words: the first line of its docstring without "Return whether"."""
+    if row.condition is always:
+        return "always"
+    first = (row.condition.__doc__ or "").partition("\n")[0]
+    return first.removeprefix("Return whether ").removesuffix(".")
+
+
 def _edges(row: Row[Any, Any, Any], outcome: Move) -> list[str]:
     """Return the edges of the diagram for `row`, which has `outcome`."""
-    condition = "" if row.label == "always" else f" ({row.label})".replace("`", "")
+    condition = "" if row.condition is always else f" ({_label(row)})".replace("`", "")
     text = f"{outcome.next}: {row.trigger}{condition} / {', '.join(outcome.events)}"
     return [f"    {state} --> {text}" for state in row.states or ("[*]",)]
 
@@ -67,7 +76,7 @@ def transition_table() -> str:
             outcome = "unchanged"
         else:
             outcome, events = f"{row.outcome.next}", ", ".join(row.outcome.events)
-        lines.append(f"| {row.trigger} | {_states(row)} | {row.label} | {outcome} | {events} |")
+        lines.append(f"| {row.trigger} | {_states(row)} | {_label(row)} | {outcome} | {events} |")
     return "\n".join(lines)
 
 
@@ -178,6 +187,29 @@ def postgres_store() -> str:
     return f"```python\n{(ROOT / 'examples' / 'postgres_store.py').read_text('utf-8')}```"
 
 
+TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", datetime: "date-time"}
+
+
+def settings_table() -> str:
+    """Return all settings of `serve`."""
+    lines = ["| table | setting | type | meaning | when left out |", "|---|---|---|---|---|"]
+    for table in TABLES:
+        heading = f"`{table.header}`" + (f", {table.least}" if table.least else "") if table.header else ""
+        for setting in table.settings:
+            meaning = setting.meaning + (f"; {setting.values}" if setting.values else "")
+            cells = [heading, f"`{setting.name}`", TYPES[setting.type], meaning, _otherwise(setting)]
+            lines.append(f"| {' | '.join(cells)} |")
+            heading = ""
+    return "\n".join(lines)
+
+
+def _otherwise(setting: Setting) -> str:
+    """Return what is true when `setting` is left out."""
+    if setting.default is REQUIRED:
+        return "error"
+    return setting.otherwise or f"`{toml(setting.default)}`"
+
+
 def event_table() -> str:
     """Return the events of the log."""
     lines = ["| event | meaning |", "|---|---|", *(f"| `{event}` | {event.meaning} |" for event in LogEvent)]
@@ -207,7 +239,7 @@ PARTS = {
     "early answers": early_answers,
     "report": report,
     "hypotheses": hypothesis_table,
-    "settings": template.documented,
+    "settings": settings_table,
     "log events": event_table,
     "metrics": metric_table,
     "nginx": nginx_configuration,

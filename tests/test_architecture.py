@@ -29,7 +29,8 @@ MACHINERY: Final = "flows.machinery"  # a part of its own: it imports no use cas
 GROUND: Final = {"errors", "limits"}
 CORE: Final = {*GROUND, "domain"}
 FLOWS: Final = {*CORE, "wire", "httpsig", "gnap", "ilp", "ports", MACHINERY}
-LIBRARY: Final = {*FLOWS, "flows", "endpoints", "service", "stores", "outbound", "observers", PACKAGE}  # without hosts
+# all but the hosts
+LIBRARY: Final = {*FLOWS, "flows", "endpoints", "relay", "service", "stores", "outbound", "observers", PACKAGE}
 MAY_IMPORT: Final[dict[str, set[str]]] = {
     "errors": set(),
     "limits": set(),
@@ -43,11 +44,13 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     MACHINERY: {*CORE, "gnap", "ports", "observers"},
     "flows": FLOWS,
     "endpoints": {*FLOWS, "flows"},
-    "service": {*FLOWS, "flows", "endpoints", "observers"},
+    "relay": {*CORE, "ports", MACHINERY, "observers"},
+    "service": {*FLOWS, "flows", "endpoints", "observers", "relay"},  # a method imports the relay late
     "stores": {*CORE, "gnap", "ports", "observers"},
     "outbound": {*CORE, "wire", "httpsig", "gnap", "ports", "observers"},
+    "audit": CORE,
     "hosts": LIBRARY,
-    "server": {*LIBRARY, "hosts"},
+    "server": {*LIBRARY, "audit", "hosts"},
     "testing": {*LIBRARY, "hosts"},
     PACKAGE: {*FLOWS, "flows", "endpoints", "service"},  # the public names
     "__main__": {"server"},
@@ -55,6 +58,7 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
 # Exceptions: parts that a single module may import in addition to the table above.
 MAY_ALSO_IMPORT: Final = {
     f"{PACKAGE}.server.dev.demo": {"testing"},  # the demo pays by the sender for tests
+    f"{PACKAGE}.audit._database": {"stores"},  # the tables that it expects, and whether a store has the file open
     f"{PACKAGE}.httpsig.keys": {"wire"},  # the strict reader of JSON
     f"{PACKAGE}.gnap.introspection": {"wire"},
 }
@@ -76,9 +80,11 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     MACHINERY: {"attrs"},
     "flows": {"attrs"},
     "endpoints": {"attrs"},
+    "relay": {"attrs"},
     "service": {"attrs"},
     "stores": {"attrs", "psycopg"},
-    "outbound": {"aiohttp", "attrs", "urllib3", "yarl"},
+    "outbound": {"aiohttp", "attrs", "cryptography", "yarl"},
+    "audit": {"attrs"},
     "hosts": {"attrs"},
     "server": {"attrs", "cattrs", "httptools", "prometheus_client", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
@@ -95,7 +101,6 @@ FRAMEWORKS: Final[dict[str, set[str]]] = {
 }
 HTTP_LIBRARIES: Final = {
     f"{PACKAGE}.outbound._aiohttp",
-    f"{PACKAGE}.outbound._urllib3",
     f"{PACKAGE}.server.protocol",
 }  # a client and `serve` import theirs late
 OPTIONAL: Final = {"nacl"}  # the core uses it if it is installed
@@ -295,16 +300,19 @@ TESTED_AS_ONE: Final = {f"{PACKAGE}.testing.simulation"}
 PROTOCOLS: Final = {
     f"{PACKAGE}.ports.{name}"
     for name in (
-        "client_keys", "introspection", "methods", "nonces", "observer", "quotas", "store", "wallet_addresses",
+        "client_keys", "erasure", "feed", "introspection", "methods", "nonces", "observer", "quotas", "store",
+        "wallet_addresses",
     )
 }  # fmt: skip
 
 
 # Modules whose behaviour another file tests through its public face
 TESTED_BY: Final = {
+    f"{PACKAGE}.domain.quotas": "service/test_quotas.py",
     f"{PACKAGE}.flows.machinery.ports": "test_mistakes.py",
     f"{PACKAGE}.httpsig.fast": "property/test_httpsig.py",
     f"{PACKAGE}.server.config.setting": "server/config/test_settings.py",
+    f"{PACKAGE}.server.config.sweep": "server/test_background.py",
     f"{PACKAGE}.server.config.tables": "server/config/test_settings.py",
     f"{PACKAGE}.testing.clock": "flows/test_receive.py",
     f"{PACKAGE}.testing.machine": "testing/test_contract.py",
@@ -351,7 +359,7 @@ for name in MODULES:
 """
 EXTRAS: Final = {
     "aiohttp", "asyncpg", "django", "fastapi", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl",
-    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "pytest", "starlette", "urllib3", "uvicorn",
+    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "pytest", "starlette", "uvicorn",
     "waitress", "werkzeug", "yarl",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [
@@ -359,7 +367,8 @@ NEEDS_NO_EXTRA: Final = [
     *(
         name.removesuffix(".__init__")
         for name in ALL
-        if part_of(name) in {"__main__", "outbound", "hosts", "log", "observers", "server", "service", "stores"}
+        if part_of(name)
+        in {"__main__", "audit", "outbound", "hosts", "log", "observers", "server", "service", "stores"}
         and name not in {*FRAMEWORKS, *HTTP_LIBRARIES}
     ),
     f"{PACKAGE}.testing.sender",

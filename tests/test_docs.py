@@ -26,6 +26,8 @@ from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, St
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.limits import SHUTDOWN_S_MAX
 from incoming_payments.server import command
+from incoming_payments.server.config.setting import REQUIRED
+from incoming_payments.server.config.tables import TABLES
 from incoming_payments.server.init import CONFIGURATION
 from kits.http_servers import over_http, serving_asgi, serving_wsgi
 from kits.odd_answers import OVER_HTTP, Answered, Serve, authorization_server
@@ -321,6 +323,18 @@ def test_generated_parts_are_up_to_date(generate: ModuleType, page: str) -> None
     """The generated parts of each page match the code; `nox -s docs` writes them again."""
     text = PAGES[page].read_text("utf-8")
     assert text == generate.regenerate(text)
+
+
+def test_table_of_the_settings_holds_every_setting(generate: ModuleType) -> None:
+    """Each setting has one row, with its bounds and its default."""
+    rows = generate.settings_table().splitlines()[2:]
+    settings = [setting for table in TABLES for setting in table.settings]
+    for setting, row in zip(settings, rows, strict=True):
+        assert f"| `{setting.name}` |" in row
+        assert row.endswith("| error |") == (setting.default is REQUIRED)
+        assert row.count("|") == 6
+    [port] = [row for row in rows if "| `port` |" in row]
+    assert port.endswith("| integer | the port; from 1 to 65535 | `8080` |")
 
 
 def test_every_generated_part_is_on_a_page(generate: ModuleType) -> None:

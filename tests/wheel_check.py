@@ -10,15 +10,14 @@ import subprocess
 import sys
 
 import incoming_payments
-from incoming_payments.endpoints.openapi import openapi_document
+from incoming_payments.endpoints.openapi import openapi_document, webhook_schema
 
 OPTIONAL = [
     "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "opentelemetry",
-    "prometheus_client", "psycopg", "pytest", "starlette", "urllib3", "uvicorn", "yarl",
+    "prometheus_client", "psycopg", "pytest", "starlette", "uvicorn", "yarl",
 ]  # fmt: skip
 NEED_MORE = {
     "incoming_payments.outbound._aiohttp",
-    "incoming_payments.outbound._urllib3",
     "incoming_payments.hosts.aiohttp",
     "incoming_payments.hosts.django",
     "incoming_payments.hosts.fastapi",
@@ -51,6 +50,7 @@ def main() -> None:
     assert "incoming_payments/endpoints/openapi.json" in files
     policy = incoming_payments.ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
     assert openapi_document(policy)["servers"] == [{"url": "https://bank.example"}]
+    assert webhook_schema()["title"] == "Webhooks of incoming payments"
     assert any(path.endswith("licenses/LICENSE") for path in files), files
     command = [sys.executable, "-m", "incoming_payments.server.command", "--help"]
     assert "serve" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -46,9 +46,12 @@ IncomingPaymentsError              has a code, a description and details
 │   └── StoreUnusable              until an operator repairs it
 │       └── StoreStopped           until an operator repairs the disk or the files, and restarts the processes
 ├── BackupFailed                   the backup was not made
+├── AuditFailed                    the database could not be audited
 ├── PaymentExists                  the payment id was used twice
 ├── BrokenDecision                 the values to store contradict each other: a bug in the decision
 ├── ApprovalRequired               the money of a packet needs the approval of the host
+├── RetryLater                     a handler of deliveries asks for a later attempt
+├── HandlerGone                    a handler of deliveries wants no more of them
 ├── PortMissing                    a flow needs a port that the host did not pass
 ├── FlowStuck                      a flow took too many steps, or had already run
 └── ConfigurationError             a setting is missing or wrong
@@ -79,7 +82,7 @@ class IncomingPaymentsError(Exception):
     def __init__(self, description: str, **details: object) -> None:
         super().__init__(description)
         self.description = description
-        self.details: Mapping[str, object] = details
+        self.details: Mapping[str, Any] = details
 
 
 class InvalidValue(IncomingPaymentsError, ValueError, code="invalid_value"):
@@ -144,7 +147,9 @@ class Refused(IncomingPaymentsError, code="refused"):
     Only the log of the host shows the hint.
     """
 
-    hint: str = ""
+    def __init__(self, description: str, *, hint: str = "", **details: object) -> None:
+        super().__init__(description, **details)
+        self.hint = hint
 
 
 class TokenRefused(Refused, code="invalid_token"):
@@ -154,8 +159,8 @@ class TokenRefused(Refused, code="invalid_token"):
     The code `key_unusable` means that this service cannot use the key to which the token is bound.
     """
 
-    def __init__(self, code: str, description: str, **details: object) -> None:
-        super().__init__(description, **details)
+    def __init__(self, code: str, description: str, *, hint: str = "", **details: object) -> None:
+        super().__init__(description, hint=hint, **details)
         self.code = code
 
 
@@ -166,8 +171,8 @@ class SignatureRefused(Refused, code="invalid_signature"):
     is an `httpsig.Evidence` if the caller of `verify` kept the evidence for its log.
     """
 
-    def __init__(self, code: str, description: str, **details: object) -> None:
-        super().__init__(description, **details)
+    def __init__(self, code: str, description: str, *, hint: str = "", **details: object) -> None:
+        super().__init__(description, hint=hint, **details)
         self.code = code
         self.evidence: object = None
 
@@ -342,6 +347,10 @@ class BackupFailed(IncomingPaymentsError, code="backup_failed"):
     """A backup was not made. No partial copy is left, and the database is unchanged."""
 
 
+class AuditFailed(IncomingPaymentsError, code="audit_failed"):
+    """A database could not be audited, so nothing is known about its books."""
+
+
 class PaymentExists(IncomingPaymentsError, code="payment_exists"):
     """A payment with this id exists already. Ids are random, so the source of randomness is broken."""
 
@@ -360,6 +369,24 @@ class ApprovalRequired(IncomingPaymentsError, code="approval_required"):
     def __init__(self, description: str, payment: Any) -> None:
         super().__init__(description)
         self.payment = payment
+
+
+class RetryLater(IncomingPaymentsError, code="retry_later"):
+    """A handler of deliveries asks the relay for the next attempt after `after_s` seconds, or later.
+
+    The attempt counts as failed, and the log shows the description.
+
+    >>> RetryLater("the core ledger is closed until midnight", after_s=3600).after_s
+    3600.0
+    """
+
+    def __init__(self, description: str, *, after_s: float) -> None:
+        super().__init__(description)
+        self.after_s = float(after_s)
+
+
+class HandlerGone(IncomingPaymentsError, code="handler_gone"):
+    """A handler of deliveries wants no more of them. The attempt counts as failed, and the consumer is disabled."""
 
 
 class PortMissing(IncomingPaymentsError, code="port_missing"):

@@ -20,6 +20,7 @@ URL_CHARS_MAX: Final = 2048  # browsers and proxies support this length
 ACCEPT_CHARS_MAX: Final = 1024  # the length of all Accept fields of a request; browsers send 150 characters
 CLIENT_ID_CHARS_MAX: Final = URL_CHARS_MAX  # a client id is often the URL of the client's wallet address
 CREDIT_ID_CHARS_MAX: Final = 200  # the length of a hash, a UUID or a core banking reference, with a margin
+REFERENCE_CHARS_MAX: Final = 255  # an invoice number, a UUID or a short URL
 IDEMPOTENCY_KEY_CHARS_MAX: Final = 255  # a UUID has 36 characters, and an index entry stays small
 IDEMPOTENCY_KEY_S_DEFAULT: Final = 24 * 3600  # apps retry for at most a day
 IDEMPOTENCY_KEY_S_MAX: Final = 366 * 24 * 3600  # the largest setting, because the records stay in the database
@@ -67,6 +68,29 @@ DELIVERY_ERROR_CHARS_MAX: Final = 500  # the reason of a failure, which an opera
 DELIVERIES_CLAIMED_MAX: Final = 100  # deliveries of one claim, which one transaction writes
 FEED_ROWS_MAX: Final = 500  # rows of one batch of a registration or a clean-up, so that other writes wait for some ms
 
+# --- the relay ---
+RETRY_ATTEMPTS_DEFAULT: Final = 11  # attempts of one delivery, which take three days with the other defaults
+RETRY_ATTEMPTS_MAX: Final = 1000  # the largest setting
+RETRY_FIRST_S_DEFAULT: Final = 5.0  # seconds until the second attempt; a restart of the receiver takes that long
+RETRY_FACTOR_DEFAULT: Final = 4.0  # the factor by which each pause is longer than the one before
+RETRY_FACTOR_MAX: Final = 100.0  # the largest setting
+RETRY_LONGEST_S_DEFAULT: Final = 24 * 3600.0  # the longest pause, so that a receiver gets one attempt a day
+RETRY_PAUSE_S_MAX: Final = 7 * 24 * 3600.0  # the longest pause of all, which a handler can ask for
+RETRY_JITTER_DEFAULT: Final = 0.2  # the share of a pause that is random, so that failed deliveries spread
+RELAY_CONCURRENCY_DEFAULT: Final = 8  # attempts of one relay at the same time; each may take a thread
+RELAY_CONCURRENCY_MAX: Final = 64  # the largest setting, for which there are enough threads
+ATTEMPT_S_DEFAULT: Final = 30.0  # seconds for one attempt (Standard Webhooks)
+ATTEMPT_S_MAX: Final = 3600.0  # the largest setting; after a crash, the lease of a delivery lasts even longer
+LEASE_MARGIN_S_DEFAULT: Final = 30.0  # seconds of a lease after the longest attempt, to store its result
+LEASE_S_MAX: Final = 2 * ATTEMPT_S_MAX  # the largest setting
+POLL_S_DEFAULT: Final = 1.0  # seconds between two looks for the changes of other processes, each of which is one read
+POLL_S_MAX: Final = 3600.0  # the largest setting
+RELAY_TROUBLE_S_MIN: Final = 1.0  # seconds until the next call of a feed that did not answer
+PROBE_SHARE_DEFAULT: Final = 0.1  # the share of its down time after which a consumer that is down gets the next attempt
+PROBE_S_MIN: Final = 5.0  # the shortest pause between attempts for a consumer that is down
+PROBE_S_MAX: Final = 300.0  # the longest pause, so that a consumer that works again gets its events within minutes
+DEAD_LETTERS_MAX: Final = 1000  # dead letters in one answer
+
 # --- JSON ---
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter of this size
 JSON_DEPTH_MAX: Final = 32  # levels of a whole body, so that the parser stays below its recursion limit
@@ -82,7 +106,8 @@ SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or diges
 SIGNATURES_MAX: Final = 4  # signatures verified for one request, which limits the cost of a hostile header
 COMPONENTS_MAX: Final = 64  # covered components of one signature
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one for each kind of request, which take at most 7 MB
-SF_FIELDS_BYTES_MAX: Final = 4 * 1024  # all fields parsed for `;sf` and `;key`, which takes 5 ms; usual fields have 200
+SF_PARTS_MAX: Final = 128  # items, parameters and escapes of a structured field, 3 us each; usual fields have 20
+SF_STRING_BYTES_MAX: Final = 1024  # a field with one string; an idempotency key of escaped characters has 512
 SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item; RFC 9421 defines six
 KEY_ID_CHARS_MAX: Final = 256
 NONCE_CHARS_MAX: Final = 256
@@ -145,6 +170,20 @@ DOCUMENT_AGE_S_DEFAULT: Final = 300.0  # seconds until a document is fetched aga
 DOCUMENT_STALE_S_MAX: Final = 24 * 3600.0  # seconds for which a document stays in use after a failed fetch
 DOCUMENT_COOL_DOWN_S_MIN: Final = 10.0  # the pause between two fetches of one document, after which a new key works
 
+# --- webhooks ---
+WEBHOOK_SECRETS_MAX: Final = 8  # secrets of one endpoint, which needs two of them during a change of secrets
+WEBHOOK_SECRET_BYTES_MIN: Final = 24  # the least size of a secret (Standard Webhooks)
+WEBHOOK_SECRET_BYTES_MAX: Final = 64  # the largest size of a secret (Standard Webhooks)
+WEBHOOK_S_DEFAULT: Final = 20.0  # seconds for one attempt; Standard Webhooks recommends 15 to 30
+WEBHOOK_S_MAX: Final = 30.0  # the largest setting, which a lease must exceed
+WEBHOOK_MARGIN_S_MIN: Final = 5.0  # seconds of an attempt after the timeout of its request, which fails first
+WEBHOOK_ANSWER_BYTES_MAX: Final = 64 * 1024  # the body of an answer, which has no meaning; an error page fits
+WEBHOOK_RETRY_AFTER_S_MAX: Final = 3600.0  # the longest `Retry-After` that counts; a later notice of money helps nobody
+WEBHOOK_THROTTLE_S_MIN: Final = 30.0  # seconds until the next attempt after an answer that asks for fewer requests
+WEBHOOK_CREDIT_DELAY_S_DEFAULT: Final = 1.0  # seconds for which a credit waits; else each packet would be a webhook
+WEBHOOK_DOWN_S_DEFAULT: Final = 300.0  # seconds without success until an endpoint is down; a deployment is faster
+WEBHOOK_DISABLE_S_DEFAULT: Final = 5 * 24 * 3600.0  # seconds without success until an endpoint is disabled
+
 # --- approval and quotas ---
 APPROVAL_S_DEFAULT: Final = 1.5  # seconds for one approval, as in Rafiki; a packet has some seconds left on arrival
 APPROVAL_S_MAX: Final = 30.0  # the largest setting; a packet expires before that time
@@ -159,6 +198,7 @@ QUOTA_UNSENT_PERCENT_MAX: Final = 2  # the share of a quota that a process count
 QUOTA_COUNTS_SWEPT_MAX: Final = 2  # old counts removed for each new count; with two, they never accumulate
 
 # --- flows ---
+ERASED_PAYMENTS_MAX: Final = 100  # payments whose metadata one transaction erases, so that other writes wait some ms
 SWEEP_PAYMENTS_MAX: Final = 500  # expired payments that one call handles
 PORT_BLOCKS_S_MAX: Final = 0.1  # seconds for which a sync port may block an event loop without a warning
 FLOW_STEPS_MAX: Final = 1000  # effects in one flow; a sweep needs one for each payment, and other flows about ten
@@ -166,6 +206,7 @@ FLOW_STEPS_MAX: Final = 1000  # effects in one flow; a sweep needs one for each 
 # --- adapters and the server ---
 BODY_START_S_MAX: Final = 3  # seconds until the first byte of the body, which include a round trip for 100 Continue
 BODY_S_MAX: Final = 10  # seconds for a whole body to arrive; the largest body needs 52 kbit/s
+FIELDS_READ_MAX: Final = 1000  # fields of one request, for `serve`: each takes 0.1 us, and a client could send 30,000
 BODY_PARTS_MAX: Final = 8192  # chunks of one body, for `serve`: each takes 0.4 us, and a client could send 65,536
 BACKLOG_CONNECTIONS_MAX: Final = 128  # connections that wait for the server, which accepts all in one iteration
 KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests, longer than a proxy keeps an idle connection (nginx: 60)
@@ -173,7 +214,10 @@ PORT_MAX: Final = 65535  # the largest port of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`; more processes would only wait for the write lock of the database
 SHUTDOWN_S_MAX: Final = 15  # seconds for the requests in flight when the server stops, for their bodies and commits
 WORKER_SILENT_S_MAX: Final = 15  # seconds without a heartbeat; a lock on the database may stop an event loop for 5 s
-EXPIRY_SWEEP_S_MAX: Final = 15.0  # seconds between two sweeps for expired payments; an empty sweep is one read
+SWEEP_S_DEFAULT: Final = 15  # seconds between two sweeps; an empty sweep is some reads
+SWEEP_S_MAX: Final = 3600  # the largest setting, because `expired` events come this much later
+KEPT_S_MAX: Final = 100 * 366 * 24 * 3600  # the largest time for which metadata and deliveries are kept
+DELIVERIES_KEPT_S_DEFAULT: Final = 30 * 24 * 3600  # a receiver finds a missing event within some weeks
 HEADER_SECTION_BYTES_MAX: Final = 128 * 1024  # the size of unfinished headers; shorter headers get a typed refusal
 PIPELINED_REQUESTS_MAX: Final = 100  # requests that wait for an earlier response on one connection; a proxy sends one
 LOGGED_PATH_CHARS_MAX: Final = 200  # the length of a path in the access log; the path of a payment has about 60
@@ -195,6 +239,9 @@ STORE_LOG_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024  # the size to which SQLite sh
 STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # the size at which the writer waits for readers and empties the log
 STORE_TRUNCATE_MS_MAX: Final = 250  # the time for which the writer waits for readers, while updates wait too
 STORE_BUSY_S_MAX: Final = 5.0  # the time to wait for a lock that another process holds
+AUDIT_SLICE_S_MAX: Final = 0.1  # the time of one read of an audit, for which the writer waits to empty the log
+AUDIT_PAUSE_S_MIN: Final = 0.02  # the time between two reads of a live database, in which the writer empties the log
+AUDIT_DIFFERENCES_MAX: Final = 1_000  # differences of an audit that are kept; the others are only counted
 NONCES_DEFAULT: Final = 100_000  # 250 signed requests a second for the whole age limit; about 30 MB in memory
 NONCES_SWEPT_MAX: Final = 2  # expired nonces removed for each new nonce; with two, they never accumulate
 IDEMPOTENCY_KEYS_SWEPT_MAX: Final = 2  # expired keys removed for each new key; with two, they never accumulate
@@ -207,12 +254,23 @@ for _smaller, _larger, _why in (
     (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "the token must fit in a header field"),
     (PAGE_PAYMENTS_DEFAULT, PAGE_PAYMENTS_MAX, "the default page must be a valid page"),
     (SIGNATURES_MAX, SF_MEMBERS_MAX, "each signature is a member of a dictionary"),
+    (COMPONENTS_MAX, SF_PARTS_MAX, "each component is a part of a field"),
     (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a diagnosis contains its values"),
     (CLOCK_SKEW_S_DEFAULT, SIGNATURE_AGE_S_DEFAULT, "the age limit must allow for the skew"),
+    (2 + 2 * IDEMPOTENCY_KEY_CHARS_MAX, SF_STRING_BYTES_MAX, "each character of a key may be escaped"),
     (IDEMPOTENCY_KEY_S_DEFAULT, IDEMPOTENCY_KEY_S_MAX, "the default time must be a valid setting"),
     (SIGNATURE_AGE_S_DEFAULT, SIGNATURE_AGE_S_MAX, "the default age must be a valid setting"),
     (CLOCK_SKEW_S_DEFAULT, CLOCK_SKEW_S_MAX, "the default skew must be a valid setting"),
     (RSA_BITS_MIN, RSA_BITS_MAX, "some RSA keys must be valid"),
+    (RETRY_ATTEMPTS_DEFAULT, RETRY_ATTEMPTS_MAX, "the default number must be a valid setting"),
+    (RETRY_FIRST_S_DEFAULT, RETRY_LONGEST_S_DEFAULT, "the first pause is not longer than the longest pause"),
+    (RETRY_LONGEST_S_DEFAULT, RETRY_PAUSE_S_MAX, "the default pause must be a valid setting"),
+    (RELAY_CONCURRENCY_DEFAULT, RELAY_CONCURRENCY_MAX, "the default number must be a valid setting"),
+    (RELAY_CONCURRENCY_MAX, PORT_THREADS_MAX, "each attempt may need a thread"),
+    (RELAY_CONCURRENCY_MAX, DELIVERIES_CLAIMED_MAX, "one claim must be able to fill a relay"),
+    (ATTEMPT_S_MAX + LEASE_MARGIN_S_DEFAULT, LEASE_S_MAX, "a lease is longer than an attempt"),
+    (POLL_S_DEFAULT, POLL_S_MAX, "the default time must be a valid setting"),
+    (PROBE_S_MIN, PROBE_S_MAX, "the shortest pause must not be longer than the longest pause"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep needs one effect, and one more for each payment"),
     (QUOTA_UNPAID_MAX + 100, FLOW_STEPS_MAX, "a create may load each unpaid payment"),
     (APPROVAL_S_DEFAULT, APPROVAL_S_MAX, "the default bound must be a valid setting"),
@@ -222,11 +280,17 @@ for _smaller, _larger, _why in (
     (FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch needs a connection"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "the largest cached answer must be a valid answer"),
     (INTROSPECTION_S_DEFAULT, INTROSPECTION_S_MAX, "the default time must be a valid setting"),
+    (WEBHOOK_S_DEFAULT, WEBHOOK_S_MAX, "the default time must be a valid setting"),
+    (WEBHOOK_S_MAX + WEBHOOK_MARGIN_S_MIN, ATTEMPT_S_MAX, "the longest request must fit in an attempt"),
+    (WEBHOOK_CREDIT_DELAY_S_DEFAULT, CREDIT_DELAY_S_MAX, "the default time must be a valid setting"),
+    (WEBHOOK_DOWN_S_DEFAULT, WEBHOOK_DISABLE_S_DEFAULT, "an endpoint is down before it is disabled"),
+    (WEBHOOK_DISABLE_S_DEFAULT, CONSUMER_DOWN_S_MAX, "the default time must be a valid setting"),
     (BREAKER_OPEN_S_MIN, BREAKER_OPEN_S_MAX, "the first pause must not be longer than the longest pause"),
     (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
     (STORE_BUSY_S_MAX, WORKER_SILENT_S_MAX, "a worker that waits for a lock is not hung"),
     (HEADERS_BYTES_MAX + TARGET_CHARS_MAX, HEADER_SECTION_BYTES_MAX, "a valid header section must fit"),
+    (AUDIT_SLICE_S_MAX * 1000, STORE_TRUNCATE_MS_MAX, "the writer must outwait a read of an audit"),
     (STORE_BATCH_MAX, STORE_QUEUE_MAX, "a full batch must fit in the queue"),
     (STORE_LOG_KEPT_BYTES_MAX, STORE_LOG_BYTES_MAX, "SQLite must not keep a log that is too long"),
     (len(str(UINT64_MAX)), UINT64_DIGITS_MAX, "the largest amount must fit in the allowed digits"),

@@ -1,44 +1,15 @@
-"""The sync and the async HTTP client behind one set of calls."""
+"""The HTTP client behind sync calls."""
 
 import asyncio
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from incoming_payments.httpsig import RequestMessage
 from incoming_payments.outbound._aiohttp import AsyncHttpClient
-from incoming_payments.outbound._http import HttpFailed
-from incoming_payments.outbound._urllib3 import HttpClient
+from incoming_payments.outbound._http import HttpAnswer, HttpFailed
 
 
 class SharedClient:
-    """A sync HTTP client that sends its requests at the same time."""
-
-    def __init__(self, **settings: Any) -> None:
-        self._client = HttpClient(**settings)
-
-    def send_all(self, urls: list[str], *, timeout_s: float) -> list[object]:
-        """Return the answers and the exceptions of concurrent GET requests."""
-        with ThreadPoolExecutor(len(urls)) as pool:
-            requests = [RequestMessage("GET", url, ()) for url in urls]
-            calls = [pool.submit(self._client.send, request, timeout_s=timeout_s) for request in requests]
-            return [call.exception() or call.result() for call in calls]
-
-    def send(self, url: str, *, timeout_s: float = 20) -> object:
-        """Return the answer to a GET request, or its exception."""
-        return self.send_all([url], timeout_s=timeout_s)[0]
-
-    def idle(self, seconds: float) -> None:
-        """Let the connections rest."""
-        time.sleep(seconds)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
-
-
-class SharedAsyncClient:
-    """The same for the async HTTP client."""
+    """The HTTP client, in an event loop of its own."""
 
     def __init__(self, **settings: Any) -> None:
         self._client = AsyncHttpClient(**settings)
@@ -73,3 +44,17 @@ class SharedAsyncClient:
         """Close the connections and the loop."""
         self._runner.run(self._client.aclose())
         self._runner.close()
+
+
+def send(request: RequestMessage, *, timeout_s: float = 5.0, times: int = 1, **settings: Any) -> HttpAnswer:
+    """Send `request` by one HTTP client several times, and return the last answer."""
+
+    async def send_all() -> HttpAnswer:
+        client = AsyncHttpClient(**{"bytes_max": 1000, **settings})
+        try:
+            return [await client.send(request, timeout_s=timeout_s) for _ in range(times)][-1]
+        finally:
+            await client.aclose()
+            await client.aclose()  # it may be repeated
+
+    return asyncio.run(send_all())

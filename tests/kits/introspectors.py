@@ -6,12 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from incoming_payments.gnap import AccessToken, AccessTokenInfo, TokenQuery
-from incoming_payments.httpsig import RequestMessage
-from incoming_payments.outbound._aiohttp import AsyncHttpClient
-from incoming_payments.outbound._http import HttpAnswer
-from incoming_payments.outbound._urllib3 import HttpClient
 from incoming_payments.outbound.introspection import AsyncHttpIntrospector, HttpIntrospector
-from kits.http_clients import SharedAsyncClient, SharedClient
 from kits.odd_answers import an_answer
 from kits.scripted_server import Exchange
 from kits.service_kit import ALICE
@@ -23,7 +18,7 @@ RAFIKI = {"dialect": "rafiki", "issuer": None, "resource_server": None, "audienc
 
 
 class Sync:
-    """The sync introspector and HTTP client."""
+    """The sync introspector."""
 
     def __init__(self, url: str, **settings: Any) -> None:
         self._introspector = HttpIntrospector(url, **{**RFC, "allow_http": True, **settings})
@@ -42,23 +37,9 @@ class Sync:
         """Close the connections."""
         self._introspector.close()
 
-    @staticmethod
-    def shared(**settings: Any) -> "SharedClient":
-        """Return an HTTP client for concurrent requests."""
-        return SharedClient(**settings)
-
-    @staticmethod
-    def send(request: RequestMessage, *, timeout_s: float = 5.0, times: int = 1, **settings: Any) -> HttpAnswer:
-        """Send `request` by one HTTP client several times, and return the last answer."""
-        client = HttpClient(**{"bytes_max": 1000, **settings})
-        try:
-            return [client.send(request, timeout_s=timeout_s) for _ in range(times)][-1]
-        finally:
-            client.close()
-
 
 class Async:
-    """The async introspector and HTTP client, on an event loop of their own."""
+    """The async introspector, in an event loop of its own."""
 
     def __init__(self, url: str, **settings: Any) -> None:
         self._introspector = AsyncHttpIntrospector(url, **{**RFC, "allow_http": True, **settings})
@@ -80,25 +61,6 @@ class Async:
         """Close the connections and the loop."""
         self._runner.run(self._introspector.aclose())
         self._runner.close()
-
-    @staticmethod
-    def shared(**settings: Any) -> "SharedAsyncClient":
-        """Return an HTTP client for concurrent requests."""
-        return SharedAsyncClient(**settings)
-
-    @staticmethod
-    def send(request: RequestMessage, *, timeout_s: float = 5.0, times: int = 1, **settings: Any) -> HttpAnswer:
-        """Send `request` by one HTTP client several times, and return the last answer."""
-
-        async def send() -> HttpAnswer:
-            client = AsyncHttpClient(**{"bytes_max": 1000, **settings})
-            try:
-                return [await client.send(request, timeout_s=timeout_s) for _ in range(times)][-1]
-            finally:
-                await client.aclose()
-                await client.aclose()  # it may be repeated
-
-        return asyncio.run(send())
 
 
 class Crowd:

@@ -183,3 +183,10 @@ def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
 def beside(path: Path, ending: str) -> Path:
     """Return the file beside the database with this ending."""
     return path.with_name(f"{path.name}-{ending}")
+
+
+def leave_a_sync(path: Path, state: bytes = b"\2") -> None:
+    """Note in the lock file that a checkpoint has begun which syncs what an earlier one has copied."""
+    with beside(path, "lock").open("r+b") as lock:
+        lock.seek(-1, os.SEEK_END)
+        lock.write(state)

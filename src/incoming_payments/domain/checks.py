@@ -44,10 +44,15 @@ def integer(least: int = 0, most: int = UINT64_MAX, *, name: str | None = None) 
 
 def seconds(most: float) -> Validator:
     """Return an attrs validator for numbers of seconds from 0 to `most`."""
+    return number(0, most, unit=" of seconds")
+
+
+def number(least: float, most: float, *, unit: str = "") -> Validator:
+    """Return an attrs validator for numbers from `least` to `most`."""
 
     def check(_: object, attribute: "Attribute[float]", value: object) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-            text = f"{attribute.name} must be a number of seconds from 0 to {most:g}, not {value!r}"
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            text = f"{attribute.name} must be a number{unit} from {least:g} to {most:g}, not {value!r}"
             raise InvalidValue(text, member=attribute.name)
 
     return check

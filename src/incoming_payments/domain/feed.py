@@ -19,7 +19,7 @@ from attrs import converters, evolve, field, frozen
 from attrs.validators import optional
 
 from incoming_payments.domain.amount import Amount
-from incoming_payments.domain.checks import check_time, seconds
+from incoming_payments.domain.checks import check_time, instance, seconds
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.payment import CreditId, PaymentId, WalletAddressUrl, wallet_address_url
 from incoming_payments.errors import InvalidValue
@@ -206,12 +206,12 @@ class Delivery:
 
     `payload` holds the bytes that the consumer's renderer made from the events before the first attempt. `attempt`
     numbers the attempts that count, from 1. The lease ends at `leased_until`. After that, the delivery may be claimed
-    again.
+    again. Raises `InvalidValue` for a payload that is not `bytes`.
     """
 
     consumer: ConsumerName
     events: tuple[FeedEvent, ...] = field(repr=False)
-    payload: bytes = field(repr=False)
+    payload: bytes = field(repr=False, validator=instance(bytes))
     attempt: int
     lease: Lease = field(repr=False)
     leased_until: datetime

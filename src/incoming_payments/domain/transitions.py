@@ -94,14 +94,6 @@ class Row(Generic[S, F, P]):
     condition: Callable[[S, F, P], bool]
     outcome: Move | Refuse[S, F, P]
 
-    @property
-    def label(self) -> str:
-        """The condition in words: the first line of its docstring without "Return whether"."""
-        if self.condition is always:
-            return "always"
-        first = (self.condition.__doc__ or "").partition("\n")[0]
-        return first.removeprefix("Return whether ").removesuffix(".")
-
 
 # --- conditions --------------------------------------------------------------------------------
 

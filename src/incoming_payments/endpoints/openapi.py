@@ -1,4 +1,7 @@
-"""The OpenAPI document of the service. `docs/openapi.py` writes the document to `openapi.json` in this package."""
+"""The OpenAPI document of the service, and the JSON Schema of its webhooks.
+
+`docs/openapi.py` writes the OpenAPI document to `openapi.json` in this package. The schema is `webhooks.json`.
+"""
 
 import json
 from importlib.resources import files
@@ -7,6 +10,7 @@ from typing import Any, Final
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 
 _TEXT: Final = files(__package__).joinpath("openapi.json")
+_WEBHOOKS: Final = files(__package__).joinpath("webhooks.json")
 
 
 def openapi_document(policy: ServicePolicy) -> dict[str, Any]:
@@ -28,3 +32,13 @@ def openapi_document(policy: ServicePolicy) -> dict[str, Any]:
     if not (policy.public_get and policy.public_cors):
         del payment["options"]
     return document
+
+
+def webhook_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the body of a webhook, with an example of each type.
+
+    >>> webhook_schema()["properties"]["type"]["enum"]
+    ['payment.created', 'payment.credited', 'payment.completed', 'payment.expired']
+    """
+    schema: dict[str, Any] = json.loads(_WEBHOOKS.read_text("utf-8"))
+    return schema

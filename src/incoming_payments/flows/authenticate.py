@@ -103,9 +103,8 @@ def _find_key(client: ClientId, key_id: str) -> Flow[Mapping[str, object] | None
         raise ClientKeysUnavailable(f"the keys of {client} cannot be read: {type(error).__name__}: {error}") from error
     except PortMissing as error:
         text = "the access token is not bound to a key by value: request a token with a key by value (RFC 9635 §7.1)"
-        refusal = SignatureRefused("key_unusable", text)
-        refusal.hint = "the introspector gave no key for the token, and ports has no client_keys: pass client_keys=..."
-        raise refusal from error
+        hint = "the introspector gave no key for the token, and ports has no client_keys: pass client_keys=..."
+        raise SignatureRefused("key_unusable", text, hint=hint) from error
 
 
 def _load_key(jwk: Mapping[str, object]) -> PublicKey:
@@ -113,9 +112,8 @@ def _load_key(jwk: Mapping[str, object]) -> PublicKey:
         return load_jwk(jwk)
     except MalformedKey as error:
         text = f"the key that is bound to the access token cannot be used: {error}"
-        refusal = SignatureRefused("key_unusable", text)
-        refusal.hint = f"the JWK from the introspector or from client_keys cannot be used: {error}"
-        raise refusal from error
+        hint = f"the JWK from the introspector or from client_keys cannot be used: {error}"
+        raise SignatureRefused("key_unusable", text, hint=hint) from error
 
 
 def _require_new(client: ClientId, proof: Proof, policy: ServicePolicy, now: datetime) -> Flow[None]:
@@ -129,9 +127,8 @@ def _require_new(client: ClientId, proof: Proof, policy: ServicePolicy, now: dat
         if nonce is None or policy.signature.nonce_required:
             raise  # the policy requires nonces, so the host must pass the port
         text = "this service does not support the nonce parameter: leave out nonce"
-        refusal = SignatureRefused("nonce_unsupported", text)
-        refusal.hint = "a signature has a nonce, and ports has no nonces: pass Ports(nonces=store.nonces)"
-        raise refusal from error
+        hint = "a signature has a nonce, and ports has no nonces: pass Ports(nonces=store.nonces)"
+        raise SignatureRefused("nonce_unsupported", text, hint=hint) from error
     if not is_new:
         if nonce is None:
             text = "this request was already used: sign the request again with a nonce or a new created time"

@@ -151,13 +151,6 @@ def _unreadable(why: str) -> NoReturn:
     raise AuthorizationServerUnavailable(f"the introspection answer of the authorization server {why} (RFC 9767 §3.3)")
 
 
-def _refused(code: str, description: str, hint: str) -> TokenRefused:
-    """Return the refusal of a token, with the `hint` for the log of the host."""
-    refusal = TokenRefused(code, description)
-    refusal.hint = hint
-    return refusal
-
-
 def _shown(value: object) -> str:
     """Return a value of the answer or a setting as printable ASCII of bounded length."""
     return ascii(value)[:EXPLAIN_VALUE_CHARS_MAX]
@@ -169,7 +162,9 @@ def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | N
             _unreadable('must have the member iss, unless the authorization server is Rafiki and dialect is "rafiki"')
         text = "another authorization server issued the access token: request a new grant"
         hint = f"issuer is {_shown(issuer)}, and the introspection answer has the iss {_shown(answer['iss'])}"
-        raise _refused("invalid_token", text, f"{hint}: if this is your authorization server, set issuer to this iss")
+        raise TokenRefused(
+            "invalid_token", text, hint=f"{hint}: if this is your authorization server, set issuer to this iss"
+        )
     aud = answer.get("aud")
     names = [aud] if isinstance(aud, str) else aud
     if names is None:
@@ -179,7 +174,9 @@ def _check_parties(answer: dict[str, Any], issuer: str | None, audience: str | N
     if audience not in names:
         text = "the access token is for other services: request a grant for this service"
         hint = f"audience is {_shown(audience)}, and the introspection answer has the aud {_shown(aud)}"
-        raise _refused("invalid_token", text, f"{hint}: if this aud names this service, set audience to that name")
+        raise TokenRefused(
+            "invalid_token", text, hint=f"{hint}: if this aud names this service, set audience to that name"
+        )
 
 
 def _jwk(key: object) -> dict[str, Any]:
@@ -193,7 +190,7 @@ def _jwk(key: object) -> dict[str, Any]:
         )
         hint = f"the introspection answer has {found}: let the authorization server send the "
         hint += 'key of the token by value, or set dialect to "rafiki" if the authorization server is Rafiki'
-        raise _refused("key_unusable", f"{text} (RFC 9635 §7.1)", hint)
+        raise TokenRefused("key_unusable", f"{text} (RFC 9635 §7.1)", hint=hint)
     return jwk
 
 
@@ -235,7 +232,7 @@ def _client(answer: dict[str, Any], jwk: dict[str, Any] | None) -> ClientId:
             "the introspection answer has neither a usable client or instance_id nor a key: configure the "
             "authorization server so that it names the client"
         )
-        raise _refused("key_unusable", text, hint)
+        raise TokenRefused("key_unusable", text, hint=hint)
     members = {name: str(jwk.get(name)) for name in _THUMBPRINT.get(str(jwk.get("kty")), sorted(jwk))}
     digest = hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).digest()
     thumbprint = base64.urlsafe_b64encode(digest).decode().rstrip("=")

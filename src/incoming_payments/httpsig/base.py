@@ -17,7 +17,7 @@ from http_sf.types import BareItemType
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.message import RequestMessage, ResponseMessage
-from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
+from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_PARTS_MAX
 
 # names and values in the order sent, because the signature covers this order
 Parameters = tuple[tuple[str, BareItemType], ...]
@@ -33,6 +33,9 @@ _SHOWABLE: Final = re.compile(r"@?[A-Za-z0-9\-_]{1,64}")
 # Obsolete line folding (RFC 9112 §5.2). A pattern that also matched the blanks before the line break would take
 # quadratic time.
 _OBS_FOLD: Final = re.compile(r"\r\n[ \t]+")
+
+# The characters in front of the parts of a structured field: members, items, parameters and escaped characters.
+_BEFORE_PARTS: Final = " ,;\\%"
 
 # The types of structured fields, which `;sf` and `;key` need (RFC 9421 §2.1.1).
 _DICTIONARIES: Final = (
@@ -179,16 +182,14 @@ def signature_base(
 class BaseBuilder:
     """Build the signature bases of one message.
 
-    Each field is parsed only once, and each part of a field is written only once, even if several components name the
-    field.
+    Each field is parsed only once, and each line is written only once, even if several signatures cover the component.
     """
 
     def __init__(self, message: RequestMessage | ResponseMessage) -> None:
         self.message = message
-        self._structured_bytes = 0
+        self._structured_parts = 0
         self._structures: dict[str, http_sf.StructuredType] = {}
-        # the values in their strict form, by field name and by the key of a member (`None` for the whole field)
-        self._written: dict[tuple[str, object], str] = {}
+        self._lines: dict[str, str] = {}  # the written lines, by their start
 
     @cached_property
     def _query_parameters(self) -> Mapping[str, list[str]]:
@@ -196,7 +197,10 @@ class BaseBuilder:
 
     def build(self, coverage: Coverage, signature_params: str) -> bytes:
         """Return the signature base, as `signature_base` does. `signature_params` is the value of its last line."""
-        lines = [f"{start}{self.value(component)}\n" for start, component in coverage.lines]
+        for start, component in coverage.lines:
+            if start not in self._lines:
+                self._lines[start] = f"{start}{self.value(component)}\n"
+        lines = [self._lines[start] for start, _ in coverage.lines]
         return f'{"".join(lines)}"@signature-params": {signature_params}'.encode("ascii")
 
     def value(self, component: Component) -> str:
@@ -218,7 +222,7 @@ class BaseBuilder:
         return BaseBuilder(request).value(evolve(component, parameters=without))
 
     def _field(self, component: Component) -> str:
-        value = ", ".join([_strip(line) for line in self._lines(component)])
+        value = ", ".join([_strip(line) for line in self._field_lines(component)])
         if _UNSIGNABLE.search(value):
             # The signature base is ASCII, and a newline in a value could forge another line (RFC 9421 §2.5).
             text = (
@@ -228,7 +232,7 @@ class BaseBuilder:
             _refuse(component, Code.COMPONENT_VALUE, text)
         return value
 
-    def _lines(self, component: Component) -> tuple[str, ...]:
+    def _field_lines(self, component: Component) -> tuple[str, ...]:
         if not component.is_field:
             _refuse(
                 component,
@@ -252,10 +256,7 @@ class BaseBuilder:
         _check_field_parameters(component, parameters)
         if "bs" in parameters:
             return self._binary(component)
-        part = component.name, parameters.get("key")
-        if part not in self._written:
-            self._written[part] = self._write(component, parameters)
-        return self._written[part]
+        return self._write(component, parameters)
 
     def _write(self, component: Component, parameters: Mapping[str, BareItemType]) -> str:
         """Return a structured field, or the member that `;key` names, in the strict form (RFC 9651 §4.1)."""
@@ -276,7 +277,7 @@ class BaseBuilder:
 
     def _binary(self, component: Component) -> str:
         # Encode each line by itself, so that a comma in a line differs from a comma between lines (RFC 9421 §2.1.3).
-        lines = [_strip(line) for line in self._lines(component)]
+        lines = [_strip(line) for line in self._field_lines(component)]
         if any(map(_UNSIGNABLE_BYTES.search, lines)):
             text = "has control characters, or characters outside latin-1: send other characters"
             _refuse(component, Code.COMPONENT_VALUE, text)
@@ -286,11 +287,11 @@ class BaseBuilder:
         name = component.name
         if name not in self._structures:
             value = self._field(component)
-            self._structured_bytes += len(value)
-            if self._structured_bytes > SF_FIELDS_BYTES_MAX:
+            self._structured_parts += count_parts(value)
+            if self._structured_parts > SF_PARTS_MAX:
                 text = (
-                    f"exceeds the limit of {SF_FIELDS_BYTES_MAX} bytes for all fields with ;sf and ;key in one "
-                    "message: leave out ;sf and ;key"
+                    f"exceeds the limit of {SF_PARTS_MAX} items and parameters for all fields with ;sf and ;key in "
+                    "one message: leave out ;sf and ;key"
                 )
                 _refuse(component, Code.COMPONENT_VALUE, text)
             self._structures[name] = _parse(component, value)
@@ -325,6 +326,11 @@ class BaseBuilder:
             text = "names a query parameter that occurs more than once: cover @query instead (RFC 9421 §2.2.8)"
             _refuse(component, Code.COMPONENT_VALUE, text)
         return values[0]
+
+
+def count_parts(field_text: str) -> int:
+    """Return the largest possible number of parts of a structured field. The parser runs Python code for each part."""
+    return 1 + sum(map(field_text.count, _BEFORE_PARTS))
 
 
 def _parse(component: Component, value: str) -> http_sf.StructuredType:

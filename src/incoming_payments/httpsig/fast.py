@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from incoming_payments.httpsig import fields
-from incoming_payments.httpsig.base import SF_KEY, Component, Coverage
+from incoming_payments.httpsig.base import SF_KEY, Component, Coverage, count_parts
 from incoming_payments.httpsig.fields import SignatureInput
 from incoming_payments.limits import (
     COMPONENTS_MAX,
@@ -19,6 +19,7 @@ from incoming_payments.limits import (
     HEADER_BYTES_MAX,
     KEY_ID_CHARS_MAX,
     NONCE_CHARS_MAX,
+    SF_PARTS_MAX,
 )
 
 # No text matches one of these patterns in two ways, so the time is linear.
@@ -41,7 +42,7 @@ def parse_signature_input(lines: Sequence[str]) -> dict[str, SignatureInput]:
 
 
 def _one_input(lines: Sequence[str]) -> dict[str, SignatureInput] | None:
-    if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX:
+    if len(lines) != 1 or len(lines[0]) > HEADER_BYTES_MAX or count_parts(lines[0]) > SF_PARTS_MAX:
         return None
     head, closing, rest = lines[0].partition(")")
     known = _head(head) if closing else None

@@ -6,6 +6,7 @@ Each field has one function, which returns a value or raises `MalformedField`, a
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NoReturn, cast
 
 import http_sf
@@ -14,7 +15,14 @@ from http_sf.types import BareItemType
 
 from incoming_payments import limits
 from incoming_payments.errors import MalformedField
-from incoming_payments.httpsig.base import SF_KEY, Component, Coverage, Parameters, serialise_parameters
+from incoming_payments.httpsig.base import (
+    SF_KEY,
+    Component,
+    Coverage,
+    Parameters,
+    count_parts,
+    serialise_parameters,
+)
 
 POSIX_TIME_MAX: Final = 253_402_300_799  # the last second of the year 9999, which is the last that `datetime` can hold
 # The signature parameters of RFC 9421 §2.3: those with a time, and the greatest length in characters of the others.
@@ -130,18 +138,19 @@ def parse_signature(lines: Sequence[str]) -> dict[str, bytes]:
 def parse_string(lines: Sequence[str], name: str) -> str:
     """Return the String (RFC 9651 §3.3.3) in the field `name`, and ignore its parameters.
 
-    Raises `MalformedField` unless `lines` is one line with one String.
+    Raises `MalformedField` unless `lines` is one line of at most `limits.SF_STRING_BYTES_MAX` bytes with one String.
 
     >>> parse_string(['"text/html"'], "Accept-Name")
     'text/html'
     """
-    try:
+    value = None
+    with suppress(ValueError):  # `http_sf` and `encode` also raise `ValueError`
         [line] = lines  # a field that RFC 9651 §4.2 joins from two lines could be one String, so refuse several lines
-        value, _ = cast("Member", http_sf.parse(line.encode("ascii"), None, "item"))
-    except ValueError:  # `http_sf` and `encode` also raise `ValueError`
-        value = None
+        if len(line) <= limits.SF_STRING_BYTES_MAX:
+            value, _ = cast("Member", http_sf.parse(line.encode("ascii"), None, "item"))
     if type(value) is not str:
-        raise MalformedField(f"send {name} once, as one string in double quotes (RFC 9651 §3.3.3)", field=name)
+        text = f"send {name} once, as one string in double quotes, in at most {limits.SF_STRING_BYTES_MAX} bytes"
+        raise MalformedField(f"{text} (RFC 9651 §3.3.3)", field=name)
     return value
 
 
@@ -159,6 +168,10 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     # `http_sf` also parses this form, but more slowly.
     if one := _ONE_BYTE_SEQUENCE.fullmatch(text):
         return {one[1]: (b64decode(one[2]), {})}
+    # The client has a token, but no quota counts a request with a wrong signature.
+    if count_parts(text) > limits.SF_PARTS_MAX:
+        text = f"{name} has more than {limits.SF_PARTS_MAX} members, items and parameters: send fewer"
+        raise MalformedField(text, field=name)
 
     def repeated(_key: str, where: str) -> NoReturn:
         # A reader that obeys RFC 9651 §4.2.2 uses the last value, but another reader may use the first value.

@@ -15,8 +15,8 @@ condition         SHA-256(fulfillment)
 import enum
 import hashlib
 import hmac
-from collections.abc import Callable
-from typing import Any, ClassVar, Final, TypeAlias, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 from attrs import Attribute, field, fields, frozen
 from cryptography.exceptions import InvalidTag
@@ -36,16 +36,9 @@ _KINDS: Final = {int(kind): kind for kind in PacketType}
 
 
 class StreamError(enum.IntEnum):
-    """The reason why a stream or a connection was closed (RFC 29 §5.4)."""
+    """The reasons for which the service closes a stream or a connection, of those in RFC 29 §5.4."""
 
     NO_ERROR = 0x01
-    INTERNAL_ERROR = 0x02
-    ENDPOINT_BUSY = 0x03
-    FLOW_CONTROL_ERROR = 0x04
-    STREAM_ID_ERROR = 0x05
-    STREAM_STATE_ERROR = 0x06
-    FRAME_FORMAT_ERROR = 0x07
-    PROTOCOL_VIOLATION = 0x08
     APPLICATION_ERROR = 0x09
 
 
@@ -84,9 +77,8 @@ def _octets() -> Any:
 # The frames of RFC 29 §5.3
 @frozen
 class ConnectionClose:
-    """The sender closes the connection. `code` is usually a `StreamError`. `message` is for people."""
+    """The sender closes the connection. `code` is an error code of RFC 29 §5.4. `message` is for people."""
 
-    type: ClassVar[int] = 0x01
     code: int = _uint8()
     message: str = _text()
 
@@ -96,7 +88,6 @@ class ConnectionNewAddress:
     """The ILP address of the endpoint. The address is empty when the endpoint has no address and only requests the
     asset of this receiver."""
 
-    type: ClassVar[int] = 0x02
     address: str = _text()
 
 
@@ -104,7 +95,6 @@ class ConnectionNewAddress:
 class ConnectionMaxData:
     """The total number of bytes that the other endpoint may send on the connection."""
 
-    type: ClassVar[int] = 0x03
     max_offset: int = _uint()
 
 
@@ -112,7 +102,6 @@ class ConnectionMaxData:
 class ConnectionDataBlocked:
     """The total number of bytes that the endpoint wants to send on the connection."""
 
-    type: ClassVar[int] = 0x04
     max_offset: int = _uint()
 
 
@@ -120,7 +109,6 @@ class ConnectionDataBlocked:
 class ConnectionMaxStreamId:
     """The highest stream id that the other endpoint may open."""
 
-    type: ClassVar[int] = 0x05
     max_stream_id: int = _uint()
 
 
@@ -128,7 +116,6 @@ class ConnectionMaxStreamId:
 class ConnectionStreamIdBlocked:
     """The highest stream id that the endpoint wants to open."""
 
-    type: ClassVar[int] = 0x06
     max_stream_id: int = _uint()
 
 
@@ -136,16 +123,14 @@ class ConnectionStreamIdBlocked:
 class ConnectionAssetDetails:
     """The asset of the amounts of the endpoint."""
 
-    type: ClassVar[int] = 0x07
     asset_code: str = _text()
     asset_scale: int = _uint8()
 
 
 @frozen
 class StreamClose:
-    """The sender closes the stream. `code` is usually a `StreamError`. `message` is for people."""
+    """The sender closes the stream. `code` is an error code of RFC 29 §5.4. `message` is for people."""
 
-    type: ClassVar[int] = 0x10
     stream_id: int = _uint()
     code: int = _uint8()
     message: str = _text()
@@ -155,7 +140,6 @@ class StreamClose:
 class StreamMoney:
     """The part of the packet's amount for this stream: `shares` of the sum of the shares of all streams."""
 
-    type: ClassVar[int] = 0x11
     stream_id: int = _uint()
     shares: int = _uint()
 
@@ -164,7 +148,6 @@ class StreamMoney:
 class StreamMaxMoney:
     """The total that the endpoint accepts on the stream, and the total that it has received, in its own minor units."""
 
-    type: ClassVar[int] = 0x12
     stream_id: int = _uint()
     receive_max: int = _uint(codec=_SATURATED)
     total_received: int = _uint()
@@ -174,7 +157,6 @@ class StreamMaxMoney:
 class StreamMoneyBlocked:
     """The totals that the endpoint wants to send and has sent on the stream, in its own minor units."""
 
-    type: ClassVar[int] = 0x13
     stream_id: int = _uint()
     send_max: int = _uint(codec=_SATURATED)
     total_sent: int = _uint()
@@ -184,7 +166,6 @@ class StreamMoneyBlocked:
 class StreamData:
     """Bytes of the stream, and the offset of the first byte."""
 
-    type: ClassVar[int] = 0x14
     stream_id: int = _uint()
     offset: int = _uint()
     data: bytes = _octets()
@@ -194,7 +175,6 @@ class StreamData:
 class StreamMaxData:
     """The total number of bytes that the other endpoint may send on the stream."""
 
-    type: ClassVar[int] = 0x15
     stream_id: int = _uint()
     max_offset: int = _uint()
 
@@ -203,7 +183,6 @@ class StreamMaxData:
 class StreamDataBlocked:
     """The total number of bytes that the endpoint wants to send on the stream."""
 
-    type: ClassVar[int] = 0x16
     stream_id: int = _uint()
     max_offset: int = _uint()
 
@@ -213,10 +192,24 @@ Frame: TypeAlias = (
     | ConnectionMaxStreamId | ConnectionStreamIdBlocked | ConnectionAssetDetails
     | StreamClose | StreamMoney | StreamMaxMoney | StreamMoneyBlocked | StreamData | StreamMaxData | StreamDataBlocked
 )  # fmt: skip
-FRAMES: Final[tuple[type[Frame], ...]] = get_args(Frame)
-# For each frame type, the class and the readers of its fields. For each class, the names and writers of its fields.
-_READERS: Final = {frame.type: (frame, [each.metadata["codec"].read for each in fields(frame)]) for frame in FRAMES}
-_WRITERS: Final = {frame: [(each.name, each.metadata["codec"].write) for each in fields(frame)] for frame in FRAMES}
+FRAMES: Final[Mapping[int, type[Frame]]] = {  # RFC 29 §5.3
+    0x01: ConnectionClose,
+    0x02: ConnectionNewAddress,
+    0x03: ConnectionMaxData,
+    0x04: ConnectionDataBlocked,
+    0x05: ConnectionMaxStreamId,
+    0x06: ConnectionStreamIdBlocked,
+    0x07: ConnectionAssetDetails,
+    0x10: StreamClose,
+    0x11: StreamMoney,
+    0x12: StreamMaxMoney,
+    0x13: StreamMoneyBlocked,
+    0x14: StreamData,
+    0x15: StreamMaxData,
+    0x16: StreamDataBlocked,
+}
+_TYPES: Final = {frame: number for number, frame in FRAMES.items()}
+_CODECS: Final = {frame: [(each.name, each.metadata["codec"]) for each in fields(frame)] for frame in _TYPES}
 
 
 @frozen
@@ -255,8 +248,8 @@ def decode_stream(plaintext: bytes) -> StreamPacket:
     for _ in range(count):
         type_, at = read_uint8(plaintext, after, end)
         at, after = read_span(plaintext, at, end)
-        if type_ in _READERS:
-            frames.append(_read_frame(type_, plaintext, at, after))
+        if type_ in FRAMES:
+            frames.append(_read_frame(FRAMES[type_], plaintext, at, after))
     return StreamPacket(_KINDS[kind], sequence, amount, frames)
 
 
@@ -266,19 +259,18 @@ def encode_stream(packet: StreamPacket) -> bytes:
     return head + write_var_uint(len(packet.frames)) + b"".join([_write_frame(frame) for frame in packet.frames])
 
 
-def _read_frame(type_: int, data: bytes, at: int, end: int) -> Frame:
+def _read_frame(frame: type[Frame], data: bytes, at: int, end: int) -> Frame:
     """Read the fields of a frame from `data[at:end]`. Bytes after the last field are ignored."""
-    frame, readers = _READERS[type_]
     members = []
-    for read in readers:
-        member, at = read(data, at, end)
+    for _, codec in _CODECS[frame]:
+        member, at = codec.read(data, at, end)
         members.append(member)
     return frame(*members)
 
 
 def _write_frame(frame: Frame) -> bytes:
-    contents = b"".join([write(getattr(frame, name)) for name, write in _WRITERS[type(frame)]])
-    return bytes((frame.type,)) + write_octets(contents)
+    contents = b"".join([codec.write(getattr(frame, name)) for name, codec in _CODECS[type(frame)]])
+    return bytes((_TYPES[type(frame)],)) + write_octets(contents)
 
 
 class StreamKeys:

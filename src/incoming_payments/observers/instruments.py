@@ -9,6 +9,7 @@ from typing import Final
 from incoming_payments.errors import AuthorizationServerUnavailable
 from incoming_payments.ports import (
     CreditDecided,
+    DeliveryAttempted,
     Observation,
     PacketAnswered,
     RequestAnswered,
@@ -17,6 +18,7 @@ from incoming_payments.ports import (
 )
 
 OUTCOME: Final = "outcome"
+CONSUMER: Final = "consumer"
 HTTP_LABELS: Final = ("http.request.method", "http.route", "http.response.status_code", "error.type")
 
 # For each kind of observation, the name and the description of its histogram, which is in seconds.
@@ -26,6 +28,13 @@ DURATIONS: Final[Mapping[type[Observation], tuple[str, str]]] = {
     CreditDecided: ("incoming_payments.credit.duration", "Duration of credits in the store."),
     TokenIntrospected: ("incoming_payments.introspection.duration", "Duration of token introspections."),
     StoreBatch: ("incoming_payments.store.batch.duration", "Duration of the commits of the SQLite store."),
+    DeliveryAttempted: ("incoming_payments.delivery.duration", "Duration of the attempts of deliveries."),
+}
+# For each kind of observation, the names of its labels.
+LABELS: Final[Mapping[type[Observation], tuple[str, ...]]] = {
+    **dict.fromkeys(DURATIONS, (OUTCOME,)),
+    RequestAnswered: HTTP_LABELS,
+    DeliveryAttempted: (CONSUMER, OUTCOME),
 }
 BATCH_SIZE: Final = ("incoming_payments.store.batch.size", "Updates in a commit of the SQLite store.")
 DEGRADED: Final = (
@@ -42,6 +51,8 @@ SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 def labels(observation: Observation) -> dict[str, str | int]:
     """Return the labels of `observation`. A label for HTTP that has no value is left out."""
+    if isinstance(observation, DeliveryAttempted):
+        return {CONSUMER: observation.consumer, OUTCOME: observation.outcome}
     if not isinstance(observation, RequestAnswered):
         return {OUTCOME: observation.outcome}
     found: dict[str, str | int] = {

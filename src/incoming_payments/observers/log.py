@@ -66,6 +66,10 @@ class LogEvent(enum.StrEnum):
         "a worker process of `serve` has ended or hangs. A new process replaces it, or the service stops",
     )
     EXPIRY_SWEEP_FAILED = "expiry_sweep_failed", "`serve` could not write `expired` events, and tries again"
+    CLEAN_UP_FAILED = (
+        "clean_up_failed",
+        "`serve` could not erase old metadata or delete old deliveries, and tries again",
+    )
     REQUEST_ANSWERED = "request_answered", "a line of the access log of `serve`, for a request and its response"
     HEADERS_WITHOUT_END = (
         "headers_without_end",
@@ -73,6 +77,15 @@ class LogEvent(enum.StrEnum):
     )
     PIPELINE_TOO_LONG = "pipeline_too_long", "`serve` closed a connection, because too many of its requests waited"
     METRICS_UNAVAILABLE = "metrics_unavailable", "another program has taken the port of a worker's metrics"
+    DELIVERY_FAILED = "delivery_failed", "an attempt of a delivery failed, and the relay tries again later"
+    DEAD_LETTER = "dead_letter", "the attempts of a delivery are used up. Read it, correct the cause, and send it again"
+    LEASE_LOST = (
+        "lease_lost",
+        "a handler has returned after the lease of its delivery, so the delivery may be handled twice",
+    )
+    CONSUMER_DOWN = "consumer_down", "a consumer had no success for a long time, so it gets one delivery at a time"
+    CONSUMER_DISABLED = "consumer_disabled", "a consumer gets no deliveries until you enable it again"
+    RELAY_FAILED = "relay_failed", "the feed did not answer a relay, which tries again. The line has the traceback"
     ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception. The line has the traceback"
 
 

@@ -12,13 +12,12 @@ from incoming_payments.observers.instruments import (
     DEGRADED,
     DURATION_BUCKETS,
     DURATIONS,
-    HTTP_LABELS,
-    OUTCOME,
+    LABELS,
     SIZE_BUCKETS,
     degraded,
     labels,
 )
-from incoming_payments.ports import Observation, RequestAnswered, StoreBatch
+from incoming_payments.ports import Observation, StoreBatch
 
 
 class PrometheusObserver:
@@ -30,7 +29,7 @@ class PrometheusObserver:
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._durations: Final = {}
         for kind, (name, text) in DURATIONS.items():
-            names = HTTP_LABELS if kind is RequestAnswered else (OUTCOME,)
+            names = LABELS[kind]
             shown = [_name(label) for label in names]
             metric = Histogram(f"{_name(name)}_seconds", text, shown, registry=registry, buckets=DURATION_BUCKETS)
             self._durations[kind] = metric, names

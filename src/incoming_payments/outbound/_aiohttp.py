@@ -1,4 +1,4 @@
-"""The async HTTP client, on aiohttp. See `_http`."""
+"""The HTTP client, on aiohttp. See `_http`."""
 
 import asyncio
 import errno
@@ -245,6 +245,8 @@ class _Resolver(AbstractResolver):
         family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - aiohttp passes this argument
     ) -> list[ResolveResult]:
         found = await asyncio.wrap_future(self._look_ups.start(host, port))
+        if not found:  # aiohttp asserts that there is an address
+            raise OSError(errno.EADDRNOTAVAIL, "the host has no address")
         return [
             ResolveResult(hostname=host, host=address[0], port=port, family=kind, proto=protocol, flags=_NUMERIC)
             for kind, _, protocol, _, address in found

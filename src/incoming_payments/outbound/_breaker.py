@@ -4,10 +4,8 @@ import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable, Hashable
-from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from incoming_payments.errors import PortUnavailable
 from incoming_payments.limits import BREAKER_FAILURES_MAX, BREAKER_OPEN_S_MAX, BREAKER_OPEN_S_MIN
 
 T = TypeVar("T")
@@ -88,43 +86,6 @@ class Breaker:
 
 
 class SingleFlight(Generic[T]):
-    """Let threads that need the same result wait for the first of these threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._flights: dict[Hashable, Future[T]] = {}
-
-    def run(self, key: Hashable, work: Callable[[], T], *, timeout_s: float) -> T:
-        """Return the result of `work`, or of the work in flight for the same `key`.
-
-        If the work raises `PortUnavailable`, all callers get that error.
-        """
-        with self._lock:
-            flight = self._flights.get(key)
-            mine: Future[T] = Future()
-            if flight is None:
-                self._flights[key] = mine
-        if flight is not None:
-            return flight.result(timeout_s)
-        try:
-            result = work()
-        except PortUnavailable as error:
-            self._end(key).set_exception(error)
-            raise
-        except BaseException:
-            self._end(key).set_exception(
-                PortUnavailable("the thread that fetched this answer was stopped: repeat the request")
-            )
-            raise
-        self._end(key).set_result(result)
-        return result
-
-    def _end(self, key: Hashable) -> "Future[T]":
-        with self._lock:
-            return self._flights.pop(key)
-
-
-class AsyncSingleFlight(Generic[T]):
     """Let tasks that need the same result wait for the first task.
 
     If the first task is cancelled, another task does the work.

@@ -31,7 +31,8 @@ from incoming_payments.limits import (
 from incoming_payments.observers.log import LineLimit, LogEvent, log_event
 from incoming_payments.outbound import _forks
 from incoming_payments.outbound._http import HttpAnswer, HttpFailed, any_address, exceeds_share, parent_domain
-from incoming_payments.outbound._settings import check_number, check_types, open_async_http, open_http
+from incoming_payments.outbound._loop_thread import LoopThread
+from incoming_payments.outbound._settings import check_number, check_types, open_http
 from incoming_payments.wire import strict
 
 T = TypeVar("T")
@@ -152,12 +153,12 @@ class Documents(Generic[T]):
             entry.flight = None
             self._first.pop(flight, None)
             self._again.pop(flight, None)
-        flight.set_result(None)
         if failure is not None and document is not None and self._lines.admits(logger, "failed refreshes of documents"):
             text = (
                 "a document could not be fetched again, so the cached document, which is %.0f s old, stays in use: %s"
             )
             log_event(logger, logging.WARNING, LogEvent.DOCUMENT_REFRESH_FAILED, text, age_s, failure)
+        flight.set_result(None)
 
     def result(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
         """Return the document, or `None` if it does not exist. Raises `unavailable` when it is not available now."""
@@ -165,6 +166,13 @@ class Documents(Generic[T]):
             if entry.failure is None or self._is_of_use(entry, suffices):
                 return entry.document
         raise self.unavailable(entry.failure)
+
+    def cached(self, entry: Entry[T], suffices: Callable[[T], bool]) -> T | None:
+        """Return the cached document, for a caller that may not wait for the fetch. Raises `unavailable`."""
+        with self._lock:
+            if self._is_of_use(entry, suffices):
+                return entry.document
+        raise self.unavailable(f"too many other threads wait for the fetch of {entry.url} or of other documents")
 
     def late(self, url: str) -> PortUnavailable:
         """Return the error to raise when a fetch by another thread or event loop does not end."""
@@ -208,15 +216,16 @@ def _domain(url: str) -> str:
 
 
 _INTERRUPTED: Final = HttpFailed("the fetch was interrupted: try again")
-# Seconds to wait after the timeout of a fetch. If the fetch has not ended by then, its thread or event loop has
-# stopped.
+# Seconds to wait after the timeout of a fetch. If the fetch has not ended by then, its thread has stopped.
 _SLACK_S: Final = 1.0
 
 
-class _Fetcher(Generic[T]):
-    """The settings, the cache and the HTTP client of both fetchers."""
+class Fetcher(Generic[T]):
+    """Fetch documents, in a thread of its own. A hostile server cannot occupy the event loop of a caller.
 
-    _open: "staticmethod[..., Any]"
+    At most `fetches` threads wait for the fetches of other threads, because one slow server could occupy all threads of
+    a WSGI server.
+    """
 
     def __init__(
         self, documents: Documents[T], *, timeout_s: float, allow_private: bool, tls: ssl.SSLContext | None
@@ -233,71 +242,56 @@ class _Fetcher(Generic[T]):
         _forks.begin(self)
 
     def begin(self) -> None:
-        """Start with no document and no connection."""
+        """Start with no document, no connection and no thread."""
         self._documents = evolve(self._empty)
         # Clients choose the hosts, so idle connections could use up the file descriptors of the process.
-        self._http = self._open(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect, keeps=False)
-
-
-class Fetcher(_Fetcher[T]):
-    """A fetcher that looks up documents in the thread of the caller."""
-
-    _open = staticmethod(open_http)
+        self._http = open_http(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect, keeps=False)
+        self._thread = LoopThread(self._http)
+        self._waits = threading.Semaphore(self._documents.fetches)
 
     def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
         """Return the document at `url`, or `None` if it does not exist. See `Documents.result`."""
-        entry, flight, is_mine = self._documents.begin(url, suffices)
+        entry, flight, is_mine = self._begin_fetch(url, suffices)
         if flight is not None:
             if is_mine:
-                self._fetch(entry, flight)
-            try:
-                flight.result(self._timeout_s + _SLACK_S)
-            except TimeoutError:
-                raise self._documents.late(url) from None
+                self._wait(url, flight)
+            elif self._waits.acquire(blocking=False):
+                try:
+                    self._wait(url, flight)
+                finally:
+                    self._waits.release()
+            else:
+                return self._documents.cached(entry, suffices)
         return self._documents.result(entry, suffices)
 
-    def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
-        outcome: HttpAnswer | HttpFailed = _INTERRUPTED
+    def _wait(self, url: str, flight: "Future[None]") -> None:
         try:
-            outcome = self._http.send(RequestMessage("GET", entry.url, _HEADERS), timeout_s=self._timeout_s)
-        except HttpFailed as error:
-            outcome = error
-        finally:
-            self._documents.end(entry, flight, outcome)
+            flight.result(self._timeout_s + _SLACK_S)
+        except TimeoutError:
+            raise self._documents.late(url) from None
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-
-class AsyncFetcher(_Fetcher[T]):
-    """A fetcher that looks up documents in the event loop of the caller."""
-
-    _open = staticmethod(open_async_http)
-
-    def begin(self) -> None:
-        """Start with no document, no connection and no fetch."""
-        super().begin()
-        # The event loop keeps only weak references to tasks
-        self._work: dict[asyncio.Task[None], tuple[Entry[T], Future[None]]] = {}
-
-    async def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:
-        """Return the document at `url`, or `None` if it does not exist. See `Documents.result`."""
-        for task in [task for task in self._work if task.get_loop().is_closed()]:
-            self._end(task)
-        entry, flight, is_mine = self._documents.begin(url, suffices)
+    async def look_up_async(self, url: str, suffices: Callable[[T], bool]) -> T | None:
+        """Return the same as `look_up`."""
+        entry, flight, _ = self._begin_fetch(url, suffices)
         if flight is not None:
-            if is_mine:
-                # The task continues when this caller is cancelled
-                task = asyncio.create_task(self._fetch(entry, flight))
-                self._work[task] = entry, flight
-                task.add_done_callback(self._end)
             try:
                 async with asyncio.timeout(self._timeout_s + _SLACK_S):
                     await asyncio.wrap_future(flight)
             except TimeoutError:
                 raise self._documents.late(url) from None
         return self._documents.result(entry, suffices)
+
+    def _begin_fetch(self, url: str, suffices: Callable[[T], bool]) -> tuple[Entry[T], "Future[None] | None", bool]:
+        """Return the same as `Documents.begin`, and begin the fetch if it belongs to this caller."""
+        entry, flight, is_mine = self._documents.begin(url, suffices)
+        if flight is not None and is_mine:
+            try:
+                work = self._thread.submit(self._fetch(entry, flight))
+            except HttpFailed as error:
+                self._documents.end(entry, flight, error)
+            else:
+                work.add_done_callback(lambda _: self._end(entry, flight))
+        return entry, flight, is_mine
 
     async def _fetch(self, entry: Entry[T], flight: "Future[None]") -> None:
         outcome: HttpAnswer | HttpFailed
@@ -307,12 +301,11 @@ class AsyncFetcher(_Fetcher[T]):
             outcome = error
         self._documents.end(entry, flight, outcome)
 
-    def _end(self, task: "asyncio.Task[None]") -> None:
-        """Forget a task that has ended. If the task was interrupted, wake its callers."""
-        entry, flight = self._work.pop(task)
+    def _end(self, entry: Entry[T], flight: "Future[None]") -> None:
+        """Wake the callers of a fetch that was interrupted."""
         if not flight.done():
             self._documents.end(entry, flight, _INTERRUPTED)
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        self._thread.close()

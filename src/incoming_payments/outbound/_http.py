@@ -1,16 +1,16 @@
-"""An HTTP exchange with a limit on its time and its size. `_urllib3` and `_aiohttp` implement such exchanges.
+"""An HTTP exchange with a limit on its time and its size. `_aiohttp` implements such exchanges.
 
 ```
-client = HttpClient(bytes_max=65_536)                   # or AsyncHttpClient, with `await` and `aclose`
-answer = client.send(RequestMessage("GET", url, ()), timeout_s=3)
+client = AsyncHttpClient(bytes_max=65_536)
+answer = await client.send(RequestMessage("GET", url, ()), timeout_s=3)
 ```
 
-Both clients follow no redirect, keep no cookie, decode no content coding and use no proxy of the environment. They do
-not repeat a request.
+The client follows no redirect, keeps no cookie, decodes no content coding and uses no proxy of the environment. It does
+not repeat a request. The sync ports run the client in a `LoopThread`.
 
 HTTP/1.1 matches answers to requests only by their order on a connection. So a connection carries another request only
 if exactly one final, well-formed answer has arrived for each earlier request. `Received` compares all bytes with the
-grammar of RFC 9112, because http.client and aiohttp also accept malformed answers. An interim response, a byte after
+grammar of RFC 9112, because aiohttp also accepts malformed answers. An interim response, a byte after
 the answer, or a byte while the connection is idle also closes the connection. The client checks for such a byte
 directly before it writes the request. A server may send an unsolicited answer in the short time between this check and
 the arrival of the request. The client cannot distinguish this answer from a fast one.
@@ -41,7 +41,6 @@ from incoming_payments.limits import (
 
 CONNECTIONS_DEFAULT: Final = 32  # the number of connections of one client to one host, in use or idle
 _ERROR_CHARS_MAX: Final = 500  # a limit for error texts, because an error may repeat a line of 64 KB from the server
-HOSTS_MAX: Final = 64  # the number of hosts to which a sync client keeps idle connections
 
 # RFC 9112 §4 and §5: a final status line and the fields. Some servers leave out the space before an empty reason.
 _TEXT: Final = rb"[^\x00-\x08\x0a-\x1f\x7f]*+"

@@ -1,10 +1,12 @@
-"""Check the settings that the clients share, and make the HTTP clients, which need the packages of an extra."""
+"""Check the settings that the clients share, and make the HTTP client, which needs the packages of an extra."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from incoming_payments.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from incoming_payments.outbound._aiohttp import AsyncHttpClient
 
 _NAMES = {"bool": "True or False", "str": "a string", "SSLContext": "an ssl.SSLContext"}
 
@@ -23,31 +25,14 @@ def check_types(kind: type, values: Mapping[str, object]) -> None:
             raise wrong(name, f"must be {named}, not of the type {type(value).__name__}")
 
 
-def open_http(**settings: Any) -> Any:
-    """Return a new `HttpClient`."""
-    with _extra():
-        from incoming_payments.outbound._urllib3 import HttpClient
-    return HttpClient(**settings)
-
-
-def open_async_http(**settings: Any) -> Any:
-    """Return a new `AsyncHttpClient`."""
-    with _extra():
-        from incoming_payments.outbound._aiohttp import AsyncHttpClient
-    return AsyncHttpClient(**settings)
-
-
-@contextmanager
-def _extra() -> Iterator[None]:
-    """Make the error of a failed import in this context name the extra to install.
-
-    The error is still a `ModuleNotFoundError`.
-    """
+def open_http(**settings: Any) -> "AsyncHttpClient":
+    """Return a new `AsyncHttpClient`. If a package is missing, the `ModuleNotFoundError` names the extra to install."""
     try:
-        yield
+        from incoming_payments.outbound._aiohttp import AsyncHttpClient
     except ModuleNotFoundError as error:
         text = f"{error.name} is not installed: run pip install 'incoming-payments[outbound]'"
         raise ModuleNotFoundError(text, name=error.name) from error
+    return AsyncHttpClient(**settings)
 
 
 def wrong(name: str, why: str) -> ConfigurationError:

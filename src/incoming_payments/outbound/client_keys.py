@@ -8,6 +8,7 @@ A client chooses the URL of its wallet address, so the URL is hostile input. The
 redirect. It connects only to a public IP address, which it checks after the look-up of the name.
 """
 
+import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ from incoming_payments.limits import (
     FETCHES_MAX,
     FETCHES_OF_DOMAIN_MAX,
 )
-from incoming_payments.outbound._documents import AsyncFetcher, Documents, Fetcher, read_object
+from incoming_payments.outbound._documents import Documents, Fetcher, read_object
 from incoming_payments.outbound._http import HttpAnswer, HttpFailed
 from incoming_payments.outbound._settings import check_number
 
@@ -40,23 +41,8 @@ _MEMBERS: Final = {
 }
 
 
-class HttpClientKeys:
-    """A `ClientKeys` port that reads the key set of the client's wallet address. Threads may share a port.
-
-    The port fetches a key set again after `max_age_s` seconds. It also does so when the key set lacks the key, but at
-    most every `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. While the key server fails, the cached keys stay in use for
-    another `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits the time of one fetch. At most `fetches` fetches
-    of unknown key sets are in flight, and at most `fetches` fetches of cached key sets. A fetch occupies the thread of
-    its caller, so slow key servers could occupy all threads of a WSGI server. To prevent this, set `fetches` to a
-    quarter of the threads. `tls` replaces the default TLS context. Restrict its key exchange as `docs/client-keys.md`
-    says, because the key server may be hostile. `clock` returns seconds and never goes back. Change `clock` only in
-    tests. Close the port with `close`.
-
-    `allow_private` is for development. It also allows http, a port in the URL, and IP addresses that are not public,
-    such as loopback. Raises `ConfigurationError` for a wrong setting.
-    """
-
-    async_class = "AsyncHttpClientKeys"
+class _ClientKeys:
+    """The settings and the documents of both ports."""
 
     def __init__(
         self,
@@ -69,13 +55,34 @@ class HttpClientKeys:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_number("fetches", fetches, 1, FETCHES_MAX)
+        # Of 2 or 3 fetches, each parent domain gets one, so that others get one too.
+        of_domain_max = min(FETCHES_OF_DOMAIN_MAX, 1 + fetches // 4)
         self._is_development = allow_private
         self._fetcher = Fetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, FETCHES_OF_DOMAIN_MAX),
+            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, of_domain_max),
             timeout_s=timeout_s,
             allow_private=allow_private,
             tls=tls,
         )
+
+
+class HttpClientKeys(_ClientKeys):
+    """A `ClientKeys` port that reads the key set of the client's wallet address. Threads may share a port.
+
+    The port fetches a key set again after `max_age_s` seconds. It also does so when the key set lacks the key, but at
+    most every `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. While the key server fails, the cached keys stay in use for
+    another `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits the time of one fetch. At most `fetches` fetches
+    of unknown key sets are in flight, and at most `fetches` fetches of cached key sets. At most `fetches` other threads
+    wait for these fetches. A fetch occupies the thread of its caller, so slow key servers could occupy all threads of a
+    WSGI server. To prevent this, set `fetches` to a quarter of the threads. `tls` replaces the default TLS context.
+    Restrict its key exchange as `docs/client-keys.md` says, because the key server may be hostile. `clock` returns
+    seconds and never goes back. Change `clock` only in tests. Close the port with `close`.
+
+    `allow_private` is for development. It also allows http, a port in the URL, and IP addresses that are not public,
+    such as loopback. Raises `ConfigurationError` for a wrong setting.
+    """
+
+    async_class = "AsyncHttpClientKeys"
 
     def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
         """Return the public JWK of `client` with this `kid`, or `None` if there is no such key.
@@ -91,27 +98,8 @@ class HttpClientKeys:
         self._fetcher.close()
 
 
-class AsyncHttpClientKeys:
-    """`HttpClientKeys` for asyncio, with the same arguments. A fetch occupies no thread."""
-
-    def __init__(
-        self,
-        *,
-        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
-        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
-        fetches: int = FETCHES_MAX,
-        allow_private: bool = False,
-        tls: ssl.SSLContext | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        check_number("fetches", fetches, 1, FETCHES_MAX)
-        self._is_development = allow_private
-        self._fetcher = AsyncFetcher(
-            Documents(_read, ClientKeysUnavailable, max_age_s, clock, fetches, FETCHES_OF_DOMAIN_MAX),
-            timeout_s=timeout_s,
-            allow_private=allow_private,
-            tls=tls,
-        )
+class AsyncHttpClientKeys(_ClientKeys):
+    """`HttpClientKeys` for asyncio, with the same arguments. No thread waits for a fetch."""
 
     async def find(self, client: ClientId, key_id: str) -> Mapping[str, object] | None:
         """Return the public JWK of `client` with this `kid`, or `None` if there is no such key.
@@ -119,12 +107,12 @@ class AsyncHttpClientKeys:
         See `HttpClientKeys.find`.
         """
         url = _url(client, self._is_development)
-        keys = None if url is None else await self._fetcher.look_up(url, lambda known: key_id in known)
+        keys = None if url is None else await self._fetcher.look_up_async(url, lambda known: key_id in known)
         return (keys or {}).get(key_id)
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._fetcher.aclose()
+        await asyncio.to_thread(self._fetcher.close)
 
 
 def _url(client: ClientId, is_development: bool) -> str | None:

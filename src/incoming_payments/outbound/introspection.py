@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Generic, TypeVar, get_args
+from typing import Final, Generic, TypeVar, get_args
 
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, InvalidValue
@@ -28,9 +28,10 @@ from incoming_payments.limits import (
     INTROSPECTIONS_CACHED_DEFAULT,
 )
 from incoming_payments.outbound import _forks
-from incoming_payments.outbound._breaker import AsyncSingleFlight, Breaker, SingleFlight
+from incoming_payments.outbound._breaker import Breaker, SingleFlight
 from incoming_payments.outbound._http import CONNECTIONS_DEFAULT, AnswerTooLarge, HttpAnswer, HttpFailed
-from incoming_payments.outbound._settings import check_number, check_types, open_async_http, open_http, wrong
+from incoming_payments.outbound._loop_thread import LoopThread
+from incoming_payments.outbound._settings import check_number, check_types, open_http, wrong
 from incoming_payments.ports.clock import utc_now
 
 T = TypeVar("T")
@@ -45,9 +46,6 @@ _GATEWAY: Final = {502, 503, 504}  # the statuses that a proxy sends when its se
 
 class _Introspector:
     """The common part of both introspectors: settings, requests, answers and cache."""
-
-    _flights_type: type[Any]
-    _open: "staticmethod[..., Any]"
 
     def __init__(
         self,
@@ -105,23 +103,15 @@ class _Introspector:
     def begin(self) -> None:
         """Start with no token and no connection."""
         self._breaker = Breaker()
-        self._flights = self._flights_type()
+        self._flights = SingleFlight[bytes]()
         # Cache the bytes of an answer, because a client chooses its key, and a parsed key can take much more memory.
         self._cache = _Recent[tuple[float, bytes]](self._cache_tokens)
         # the digests of the tokens that were active at their last introspection
         self._active = _Recent[bool](ACTIVE_TOKENS_MAX)
         reserved = self._connections // 2
-        open_client = partial(self._open, bytes_max=INTROSPECTION_BYTES_MAX, tls=self._tls)
+        open_client = partial(open_http, bytes_max=INTROSPECTION_BYTES_MAX, tls=self._tls)
         self._shared = open_client(connections=self._connections - reserved)
         self._reserved = open_client(connections=reserved) if reserved else self._shared
-
-    def _http(self, query: TokenQuery) -> Any:
-        """Return the HTTP client for `query`. An attacker's random tokens never get a reserved connection."""
-        return self._reserved if self._active.get(query.token.digest) else self._shared
-
-    def _attempt(self, query: TokenQuery, deadline: float) -> "_Attempt":
-        was_active = bool(self._active.get(query.token.digest))
-        return _Attempt(self._url, self._breaker, deadline, was_active=was_active)
 
     def _name(self, query: TokenQuery) -> Hashable:
         """Return the key of the answer in the cache. Queries with the same key get the same answer."""
@@ -161,9 +151,43 @@ class _Introspector:
                 self._cache.put(name, (time.monotonic() + kept_s, body))
         return info
 
-    def _cached(self, name: Hashable, now_s: float) -> AccessTokenInfo | None:
-        until_s, body = self._cache.get(name) or (now_s, b"")
-        return self._parse(body) if now_s < until_s else None
+    def _cached(self, query: TokenQuery) -> AccessTokenInfo | None:
+        until_s, body = self._cache.get(self._name(query)) or (0.0, b"")
+        return self._parse(body) if time.monotonic() < until_s else None
+
+    async def _introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
+        name = self._name(query)
+        fetch = partial(self._fetch, query, time.monotonic() + self._timeout_s)
+        return self._read(query, name, await self._flights.run(name, fetch))
+
+    async def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
+        was_active = bool(self._active.get(query.token.digest))
+        http = self._reserved if was_active else self._shared  # random tokens never get a reserved connection
+        attempt = _Attempt(self._url, self._breaker, deadline, was_active=was_active)
+        if attempt.must_probe:
+            # All callers wait for the result of the probe, so the probe continues when this caller is cancelled.
+            self._probing = asyncio.create_task(self._probe(attempt))
+            if (outage := await asyncio.shield(self._probing)) is not None:
+                raise outage
+        try:
+            while True:
+                try:
+                    return attempt.body(await http.send(self._request(query), timeout_s=attempt.left_s()))
+                except HttpFailed as error:
+                    await asyncio.sleep(attempt.pause_s(error))
+        except asyncio.CancelledError:
+            attempt.cancelled()
+            raise
+
+    async def _probe(self, attempt: "_Attempt") -> AuthorizationServerUnavailable | None:
+        """Probe the server. Return the error to raise if the server does not answer."""
+        try:
+            attempt.probed(await self._reserved.send(self._request(_probe()), timeout_s=attempt.left_s()))
+        except HttpFailed as error:
+            outage = attempt.outage(error)
+            outage.__cause__ = error
+            return outage
+        return None
 
 
 class HttpIntrospector(_Introspector):
@@ -198,76 +222,30 @@ class HttpIntrospector(_Introspector):
     """
 
     async_class = "AsyncHttpIntrospector"
-    _flights_type = SingleFlight
-    _open = staticmethod(open_http)
+
+    def begin(self) -> None:
+        """Start with no token, no connection and no thread."""
+        super().begin()
+        self._thread = LoopThread(self._shared, self._reserved)
 
     def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
         """Return the information about the token, or `None` when it is not active."""
-        name, now_s = self._name(query), time.monotonic()
-        if info := self._cached(name, now_s):
-            return info
-        fetch = partial(self._fetch, query, now_s + self._timeout_s)
-        return self._read(query, name, self._flights.run(name, fetch, timeout_s=self._timeout_s))
-
-    def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
-        attempt = self._attempt(query, deadline)
-        if attempt.must_probe:
-            try:
-                attempt.probed(self._reserved.send(self._request(_probe()), timeout_s=attempt.left_s()))
-            except HttpFailed as error:
-                raise attempt.outage(error) from error
-        while True:
-            try:
-                return attempt.body(self._http(query).send(self._request(query), timeout_s=attempt.left_s()))
-            except HttpFailed as error:
-                time.sleep(attempt.pause_s(error))
+        try:
+            return self._cached(query) or self._thread.run(self._introspect(query))
+        except HttpFailed as error:
+            raise AuthorizationServerUnavailable(error.description) from error
 
     def close(self) -> None:
         """Close the connections."""
-        self._shared.close()
-        self._reserved.close()
+        self._thread.close()
 
 
 class AsyncHttpIntrospector(_Introspector):
     """The `AsyncIntrospector` port over HTTP, with the settings of `HttpIntrospector`. Close it with `aclose`."""
 
-    _flights_type = AsyncSingleFlight
-    _open = staticmethod(open_async_http)
-
     async def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
         """Return the information about the token, or `None` when it is not active."""
-        name, now_s = self._name(query), time.monotonic()
-        if info := self._cached(name, now_s):
-            return info
-        fetch = partial(self._fetch, query, now_s + self._timeout_s)
-        return self._read(query, name, await self._flights.run(name, fetch))
-
-    async def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
-        attempt = self._attempt(query, deadline)
-        if attempt.must_probe:
-            # All callers wait for the result of the probe, so the probe continues when this caller is cancelled.
-            self._probing = asyncio.create_task(self._probe(attempt))
-            if (outage := await asyncio.shield(self._probing)) is not None:
-                raise outage
-        try:
-            while True:
-                try:
-                    return attempt.body(await self._http(query).send(self._request(query), timeout_s=attempt.left_s()))
-                except HttpFailed as error:
-                    await asyncio.sleep(attempt.pause_s(error))
-        except asyncio.CancelledError:
-            attempt.cancelled()
-            raise
-
-    async def _probe(self, attempt: "_Attempt") -> AuthorizationServerUnavailable | None:
-        """Probe the server. Return the error to raise if the server does not answer."""
-        try:
-            attempt.probed(await self._reserved.send(self._request(_probe()), timeout_s=attempt.left_s()))
-        except HttpFailed as error:
-            outage = attempt.outage(error)
-            outage.__cause__ = error
-            return outage
-        return None
+        return self._cached(query) or await self._introspect(query)
 
     async def aclose(self) -> None:
         """Close the connections."""

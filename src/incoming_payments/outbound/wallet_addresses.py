@@ -7,6 +7,7 @@ ports = Ports(store=..., wallet_addresses=HttpWalletAddresses(["https://wallet.b
 The cache and the limits are the same as in `client_keys`.
 """
 
+import asyncio
 import ssl
 import time
 from collections.abc import Callable, Iterable
@@ -28,7 +29,7 @@ from incoming_payments.limits import (
     DOCUMENTS_MAX,
     WALLET_FETCHES_MAX,
 )
-from incoming_payments.outbound._documents import AsyncFetcher, Documents, Fetcher, read_object
+from incoming_payments.outbound._documents import Documents, Fetcher, read_object
 from incoming_payments.outbound._http import HttpAnswer, HttpFailed
 from incoming_payments.outbound._settings import check_types
 
@@ -37,20 +38,8 @@ _GONE: Final = 410
 _OF_OWN_DOMAIN: Final = DOCUMENTS_MAX  # no limit for a domain, because all fetches go to the hosts of `base_urls`
 
 
-class HttpWalletAddresses:
-    """A `WalletAddresses` port that reads the documents of wallet addresses. Threads may share a port.
-
-    The wallet addresses of this ASE begin with one of the URLs in `base_urls`, have no query, and have a path that all
-    servers interpret in the same way. Any other wallet address is not hosted here, and causes no fetch. The other
-    arguments are the same as in `HttpClientKeys`. Set `allow_private` if the service for wallet addresses has a private
-    IP address. Close the port with `close`.
-
-    A wallet address is inactive if its document has `"active": false`, or the answer is 410. A wallet address is
-    unknown if the answer is 404. Raises `ConfigurationError` if `base_urls` is empty, or has an http URL although
-    `allow_private` is false. Raises `InvalidValue` if a base URL is not a URL.
-    """
-
-    async_class = "AsyncHttpWalletAddresses"
+class _WalletAddresses:
+    """The settings and the documents of both ports."""
 
     def __init__(
         self,
@@ -70,6 +59,22 @@ class HttpWalletAddresses:
             tls=tls,
         )
 
+
+class HttpWalletAddresses(_WalletAddresses):
+    """A `WalletAddresses` port that reads the documents of wallet addresses. Threads may share a port.
+
+    The wallet addresses of this ASE begin with one of the URLs in `base_urls`, have no query, and have a path that all
+    servers interpret in the same way. Any other wallet address is not hosted here, and causes no fetch. The other
+    arguments are the same as in `HttpClientKeys`. Set `allow_private` if the service for wallet addresses has a private
+    IP address. Close the port with `close`.
+
+    A wallet address is inactive if its document has `"active": false`, or the answer is 410. A wallet address is
+    unknown if the answer is 404. Raises `ConfigurationError` if `base_urls` is empty, or has an http URL although
+    `allow_private` is false. Raises `InvalidValue` if a base URL is not a URL.
+    """
+
+    async_class = "AsyncHttpWalletAddresses"
+
     def find(self, url: WalletAddressUrl) -> Found | None:
         """Return the wallet address with this URL, or `None` if it is not hosted here.
 
@@ -82,34 +87,16 @@ class HttpWalletAddresses:
         self._fetcher.close()
 
 
-class AsyncHttpWalletAddresses:
+class AsyncHttpWalletAddresses(_WalletAddresses):
     """`HttpWalletAddresses` for asyncio, with the same arguments."""
-
-    def __init__(
-        self,
-        base_urls: Iterable[str],
-        *,
-        timeout_s: float = DOCUMENT_FETCH_S_DEFAULT,
-        max_age_s: float = DOCUMENT_AGE_S_DEFAULT,
-        allow_private: bool = False,
-        tls: ssl.SSLContext | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._base_urls = checked_base_urls(base_urls, allow_http=allow_private)
-        self._fetcher = AsyncFetcher(
-            Documents(_read, WalletAddressesUnavailable, max_age_s, clock, WALLET_FETCHES_MAX, _OF_OWN_DOMAIN),
-            timeout_s=timeout_s,
-            allow_private=allow_private,
-            tls=tls,
-        )
 
     async def find(self, url: WalletAddressUrl) -> Found | None:
         """Return the wallet address with this URL. See `HttpWalletAddresses.find`."""
-        return await self._fetcher.look_up(url, _suffices) if is_below(url, self._base_urls) else None
+        return await self._fetcher.look_up_async(url, _suffices) if is_below(url, self._base_urls) else None
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._fetcher.aclose()
+        await asyncio.to_thread(self._fetcher.close)
 
 
 def checked_base_urls(urls: Iterable[str], *, allow_http: bool) -> tuple[str, ...]:

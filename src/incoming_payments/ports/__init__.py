@@ -16,12 +16,14 @@ from incoming_payments.ports.approval import (
     ProposedPayment,
 )
 from incoming_payments.ports.client_keys import AsyncClientKeys, ClientKeys
+from incoming_payments.ports.erasure import AsyncErasure, Erasure
 from incoming_payments.ports.feed import AsyncFeed, Feed, Render
 from incoming_payments.ports.introspection import AsyncIntrospector, Introspector
 from incoming_payments.ports.methods import AsyncMethodAllocator, MethodAllocator
 from incoming_payments.ports.nonces import AsyncNonces, Nonces
 from incoming_payments.ports.observer import (
     CreditDecided,
+    DeliveryAttempted,
     Observation,
     Observer,
     PacketAnswered,
@@ -38,6 +40,7 @@ __all__ = [
     "ApprovalPort",
     "AsyncApprovalPort",
     "AsyncClientKeys",
+    "AsyncErasure",
     "AsyncFeed",
     "AsyncIntrospector",
     "AsyncMethodAllocator",
@@ -48,6 +51,8 @@ __all__ = [
     "ClientKeys",
     "CreditDecided",
     "Decide",
+    "DeliveryAttempted",
+    "Erasure",
     "Feed",
     "Introspector",
     "MethodAllocator",

@@ -53,7 +53,20 @@ class StoreBatch:
     duration_s: float
 
 
-Observation = RequestAnswered | PacketAnswered | CreditDecided | TokenIntrospected | StoreBatch
+@frozen(kw_only=True)
+class DeliveryAttempted:
+    """A relay has made an attempt of a delivery.
+
+    `consumer` is the name of its consumer. `outcome` is `delivered`, `lease_lost` if the lease had ended, `timed_out`,
+    or the code of the error of the handler, which is `internal_error` for an unknown error.
+    """
+
+    consumer: str
+    outcome: str
+    duration_s: float
+
+
+Observation = RequestAnswered | PacketAnswered | CreditDecided | TokenIntrospected | StoreBatch | DeliveryAttempted
 
 
 class Observer(Protocol):

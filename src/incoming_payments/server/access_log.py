@@ -6,7 +6,7 @@ import time
 from incoming_payments.hosts.asgi import Message, Receive, Scope, Send
 from incoming_payments.limits import LOGGED_PATH_CHARS_MAX
 from incoming_payments.observers.log import LogEvent, log_event
-from incoming_payments.server.health import Application
+from incoming_payments.server.fixed_paths import Application
 
 logger = logging.getLogger(__name__)
 

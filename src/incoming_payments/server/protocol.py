@@ -4,7 +4,13 @@ import logging
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from incoming_payments.limits import BODY_PARTS_MAX, HEADER_SECTION_BYTES_MAX, HEADERS_MAX, PIPELINED_REQUESTS_MAX
+from incoming_payments.limits import (
+    BODY_PARTS_MAX,
+    FIELDS_READ_MAX,
+    HEADER_SECTION_BYTES_MAX,
+    HEADERS_MAX,
+    PIPELINED_REQUESTS_MAX,
+)
 from incoming_payments.observers.log import LogEvent, log_event
 
 logger = logging.getLogger(__name__)
@@ -18,6 +24,7 @@ class Protocol(HttpToolsProtocol):
     # The number of bytes since the last end of a header section or of a part of a body. They are header fields, trailer
     # fields or chunk extensions. uvicorn keeps fields in memory without a limit.
     _unfinished_bytes = 0
+    _fields = 0  # header and trailer fields of the current request
     _body_parts = 0  # calls of `on_body` for the current request
 
     def data_received(self, data: bytes) -> None:
@@ -30,17 +37,21 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._unfinished_bytes = self._body_parts = 0
+        self._unfinished_bytes = self._fields = self._body_parts = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        if self._fields > FIELDS_READ_MAX:
+            raise ValueError("too many fields")  # uvicorn answers 400 and closes the connection
         if len(self.headers) <= HEADERS_MAX:  # one field above the limit is enough for a refusal
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._unfinished_bytes = 0
-        # `AsgiApplication` does the same, but does not see an `Upgrade` that follows too many other fields.
-        self.cycle.keep_alive &= not self.parser.should_upgrade()
+        # `AsgiApplication` closes the connection after `Upgrade` or an unusual `Transfer-Encoding`, but does not see
+        # these fields behind too many other fields. CONNECT also counts as an upgrade.
+        self.cycle.keep_alive &= len(self.headers) <= HEADERS_MAX and not self.parser.should_upgrade()
         # RFC 9110 §6.5.1: a trailer field is not a header field, but uvicorn 0.54 adds it to this list.
         self.headers = []
         if len(self.pipeline) > PIPELINED_REQUESTS_MAX:
@@ -55,4 +66,4 @@ class Protocol(HttpToolsProtocol):
         self._unfinished_bytes = 0
         self._body_parts += 1
         if self._body_parts > BODY_PARTS_MAX:
-            raise ValueError("too many parts")  # uvicorn answers 400 and closes the connection
+            raise ValueError("too many parts")  # likewise

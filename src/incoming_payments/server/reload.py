@@ -10,7 +10,7 @@ from incoming_payments.errors import ConfigurationError
 from incoming_payments.hosts.asgi import Receive, Scope, Send
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.server.config.settings import Settings, load_settings, reloaded
-from incoming_payments.server.health import Application
+from incoming_payments.server.fixed_paths import Application
 
 logger = logging.getLogger(__name__)
 

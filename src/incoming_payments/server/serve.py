@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attrs import asdict
@@ -27,8 +26,7 @@ from incoming_payments.server.backup import naming_database
 from incoming_payments.server.config.settings import Settings
 from incoming_payments.server.config.tables import QuotasTable
 from incoming_payments.server.connections import Connections
-from incoming_payments.server.description import with_document
-from incoming_payments.server.health import Application, with_health
+from incoming_payments.server.fixed_paths import Application, with_document, with_health
 from incoming_payments.server.listeners import open_listeners
 from incoming_payments.server.metrics import Metrics
 from incoming_payments.server.output import log_to_stderr, say
@@ -68,18 +66,18 @@ def serve(settings: Settings) -> int:
         server.should_exit = True
 
     signals = hangups()
-    _check_database(settings.given.database)
     given = settings.given
     connections = Connections(given)  # a wrong setting causes an error before any file is created
     with open_listeners(given.listen.host, given.listen.port, given.listen.workers) as listeners:
         metrics = Metrics.of(given.listen)
         observer = None if metrics is None else metrics.observer
         with naming_database():
-            store = AsyncSqliteStore(settings.given.database, on_stop=on_stop, observer=observer)
+            store = AsyncSqliteStore(given.database, on_stop=on_stop, observer=observer, reference=given.reference)
         # The quotas are made once, so that they keep their counts when the settings change.
         quotas = None if given.quotas == QuotasTable() else store.quotas(**asdict(given.quotas))
         application = ReloadableApplication(settings, lambda new: build(new, store, connections, observer, quotas))
-        sweep = sweeping(AsyncIncomingPayments(policy=settings.policy, ports=AsyncPorts(store=store)))
+        swept = AsyncIncomingPayments(policy=settings.policy, ports=AsyncPorts(store=store, erasure=store.erasure))
+        sweep = sweeping(swept, store.feed, given.sweep)
         logged = with_access_log(application) if given.log.access else application
         server = uvicorn.Server(http_config(logged))
 
@@ -175,13 +173,6 @@ def build(
     )
     described = with_document(application, settings.policy, listen.mount)
     return with_health(described, service) if listen.health else described
-
-
-def _check_database(path: Path) -> None:
-    """Raise `ConfigurationError` when the folder of the database does not exist, before any file is created."""
-    if not path.parent.is_dir():
-        text = f"the folder {path.parent} does not exist: create the folder, or give a file in another folder"
-        raise ConfigurationError(f"database: {text}", setting="database")
 
 
 def _warn(text: str, settings: Settings) -> None:

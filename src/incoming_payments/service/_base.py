@@ -109,6 +109,17 @@ class Service(Generic[PortsT]):
             text = f"ports has no {' and no '.join(missing)}: pass these ports, because requests of clients need them"
             raise ConfigurationError(text, setting=missing[0])
 
+    @property
+    def report(self) -> Reporter | None:
+        """The function that passes observations to the observer, if there is an observer."""
+        return self._report
+
+    def require_feed(self) -> Any:
+        """Return the port `feed`. Raises `ConfigurationError` if it is missing."""
+        if self.ports.feed is None:
+            raise ConfigurationError("ports has no feed: pass Ports(feed=store.feed)", setting="feed")
+        return self.ports.feed
+
     def answered(self, method: str, path: str, response: Response, begin_s: float) -> None:
         """Report `response` to the observer, for an adapter. `begin_s` is from `time.perf_counter`."""
         if self._report is not None:

@@ -7,8 +7,29 @@ the values and decisions that it stores, the errors that it raises, and the chec
 
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import Event, EventKind
+from incoming_payments.domain.feed import (
+    Consumer,
+    ConsumerName,
+    ConsumerState,
+    Delivered,
+    Delivery,
+    DeliveryRecord,
+    Ending,
+    Failed,
+    FeedEvent,
+    Health,
+    Lease,
+    Released,
+    Result,
+    Settled,
+    Start,
+    admitted,
+    claimable,
+    next_delivery,
+    settle,
+)
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
-from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.lifecycle import Decision, without_metadata
 from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import (
     ClientId,
@@ -20,10 +41,13 @@ from incoming_payments.domain.payment import (
     Terms,
     WalletAddressUrl,
 )
+from incoming_payments.domain.reference import Reference, reference_of
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import (
     BrokenDecision,
     ClockBehind,
+    ConsumerNotFound,
+    DeliveryNotFound,
     PaymentExists,
     PaymentNotFound,
     StoreError,
@@ -31,33 +55,62 @@ from incoming_payments.errors import (
     StoreUnavailable,
     StoreUnusable,
 )
-from incoming_payments.ports import AsyncNonces, AsyncPaymentStore, Decide, Nonces, PaymentStore
+from incoming_payments.ports import (
+    AsyncErasure,
+    AsyncFeed,
+    AsyncNonces,
+    AsyncPaymentStore,
+    Decide,
+    Erasure,
+    Feed,
+    Nonces,
+    PaymentStore,
+    Render,
+)
 from incoming_payments.stores.guard import (
     check_insert,
     check_nonce_capacity,
     check_nonce_time,
     check_update,
     checked_capacity,
+    ended_at,
     sweep_at,
 )
 
 __all__ = [
     "Amount",
     "Asset",
+    "AsyncErasure",
+    "AsyncFeed",
     "AsyncNonces",
     "AsyncPaymentStore",
     "BrokenDecision",
     "ClientId",
     "ClockBehind",
+    "Consumer",
+    "ConsumerName",
+    "ConsumerNotFound",
+    "ConsumerState",
     "Credit",
     "CreditId",
     "Decide",
     "Decision",
+    "Delivered",
+    "Delivery",
+    "DeliveryNotFound",
+    "DeliveryRecord",
+    "Ending",
+    "Erasure",
     "Event",
     "EventKind",
+    "Failed",
+    "Feed",
+    "FeedEvent",
+    "Health",
     "IdempotencyKey",
     "IncomingPayment",
     "KeyedCreation",
+    "Lease",
     "Nonces",
     "PaymentExists",
     "PaymentId",
@@ -65,6 +118,12 @@ __all__ = [
     "PaymentQuery",
     "PaymentStore",
     "Progress",
+    "Reference",
+    "Released",
+    "Render",
+    "Result",
+    "Settled",
+    "Start",
     "State",
     "StoreError",
     "StoreStopped",
@@ -72,10 +131,17 @@ __all__ = [
     "StoreUnusable",
     "Terms",
     "WalletAddressUrl",
+    "admitted",
     "check_insert",
     "check_nonce_capacity",
     "check_nonce_time",
     "check_update",
     "checked_capacity",
+    "claimable",
+    "ended_at",
+    "next_delivery",
+    "reference_of",
+    "settle",
     "sweep_at",
+    "without_metadata",
 ]

@@ -35,12 +35,13 @@ from incoming_payments.ports import Render
 T = TypeVar("T")
 Key = str | tuple[str | int, ...]
 
+_CONSUMERS: Final = ("consumers",)
 _FAR: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @frozen
 class _Member:
-    """The row of a consumer, under ("consumer", name)."""
+    """A consumer. One row has all consumers, so that a change of a payment finds them in one step."""
 
     consumer: Consumer
     health: Health
@@ -86,7 +87,7 @@ class MemoryFeed:
     def marks(self, payment: IncomingPayment, events: Collection[Event]) -> dict[Key, Any]:
         """Return the rows of the streams in which the new `events` of `payment` are, to write with the events."""
         marks: dict[Key, Any] = {}
-        for member in self._all(_Member):
+        for member in self._members().values():
             if new := _stream_of(member.consumer, payment, events):
                 key = ("stream", member.consumer.name, payment.id)
                 old = self._rows.get(key, new)
@@ -104,15 +105,14 @@ class MemoryFeed:
     def register(self, consumer: Consumer, start: Start, now: datetime) -> bool:
         """Register `consumer` in one step, and return true. See `Feed.register`."""
         with self._lock:
-            key = ("consumer", consumer.name)
-            member = self._rows.get(key)
-            if member is not None:
-                self._write({key: evolve(member, consumer=consumer)})
+            members = self._members()
+            if (member := members.get(consumer.name)) is not None:
+                self._write(self._with(evolve(member, consumer=consumer)))
                 return True
-            if len(self._all(_Member)) >= CONSUMERS_MAX:
+            if len(members) >= CONSUMERS_MAX:
                 text = f"the feed has {CONSUMERS_MAX} consumers already: remove one of them"
                 raise InvalidValue(text, member="name")
-            changes: dict[Key, Any] = {key: _Member(consumer, Health())}
+            changes = self._with(_Member(consumer, Health()))
             if Start(start) is Start.BEGINNING:
                 for payment in self._all(IncomingPayment):
                     events = [self._rows[payment.id, version] for version in range(1, payment.version + 1)]
@@ -125,7 +125,8 @@ class MemoryFeed:
         """Remove the consumer and its deliveries in one step, and return true."""
         with self._lock:
             self._member(name)
-            changes: dict[Key, Any] = {("consumer", name): None}
+            others = {other: member for other, member in self._members().items() if other != name}
+            changes: dict[Key, Any] = {_CONSUMERS: others}
             changes |= {("stream", name, payment): None for payment, _ in self._streams(name)}
             changes |= {_key_of(row): None for row in self._deliveries(name)}
             self._write(changes)
@@ -141,14 +142,14 @@ class MemoryFeed:
                     is_ready=True,
                     oldest_due_at=self._next_due(member.consumer.name),
                 )
-                for member in sorted(self._all(_Member), key=lambda member: member.consumer.name)
+                for _, member in sorted(self._members().items())
             ]
 
     def set_enabled(self, name: ConsumerName, now: datetime, *, enabled: bool) -> None:
         """Disable the consumer, or enable it again. An enabled consumer continues where it was."""
         with self._lock:
             member = self._member(name)
-            self._write({("consumer", name): evolve(member, health=Health(disabled_at=None if enabled else now))})
+            self._write(self._with(evolve(member, health=Health(disabled_at=None if enabled else now))))
             if enabled:
                 self.wake()
 
@@ -213,10 +214,8 @@ class MemoryFeed:
                 ended_at=None if settled.ending is None else now,
                 error=settled.error,
             )
-            changes: dict[Key, Any] = {
-                ("consumer", name): evolve(member, health=settled.health),
-                _key_of(row): evolve(row, record=record, lease=None),
-            }
+            changes = self._with(evolve(member, health=settled.health))
+            changes[_key_of(row)] = evolve(row, record=record, lease=None)
             if settled.ending is not None:
                 changes |= self._moved_on(record)
             self._write(changes)
@@ -232,10 +231,8 @@ class MemoryFeed:
         """Drop the waiting deliveries that were due by `now` in one step, and return true."""
         with self._lock:
             self._member(name)
-            changes: dict[Key, Any] = {}
-            for payment, stream in self._ready(name):
-                if stream.due_at <= now:
-                    changes["stream", name, payment] = None
+            ready = self._ready(name)
+            changes: dict[Key, Any] = {("stream", name, id): None for id, stream in ready if stream.due_at <= now}
             for row in self._deliveries(name):
                 if row.record.ending is None and (row.lease is None or _due_at(row) <= now):
                     changes[_key_of(row)] = None
@@ -275,7 +272,7 @@ class MemoryFeed:
         """Delete the acknowledged deliveries that ended before `before` in one step, and return true."""
         with self._lock:
             rows = [row for row in self._all(_Row) if row.record.ending is Ending.DELIVERED]
-            self._write({_key_of(row): None for row in rows if _ended_at(row.record) < before})
+            self._write({_key_of(row): None for row in rows if _place(row.record)[0] < before})
             return True
 
     # --- under the lock ---
@@ -292,8 +289,15 @@ class MemoryFeed:
     def _all(self, kind: type[T]) -> list[T]:
         return [row for row in self._rows.values() if isinstance(row, kind)]
 
+    def _members(self) -> dict[ConsumerName, _Member]:
+        return dict(self._rows.get(_CONSUMERS, {}))
+
+    def _with(self, member: _Member) -> dict[Key, Any]:
+        """Return the changes that store `member`."""
+        return {_CONSUMERS: {**self._members(), member.consumer.name: member}}
+
     def _member(self, name: ConsumerName) -> _Member:
-        member: _Member | None = self._rows.get(("consumer", name))
+        member = self._members().get(name)
         if member is None:
             raise ConsumerNotFound(f"the feed has no consumer {name}: register it first")
         return member
@@ -384,13 +388,9 @@ def _due_at(row: _Row) -> datetime:
     return row.record.due_at or _FAR
 
 
-def _ended_at(record: DeliveryRecord) -> datetime:
-    return record.ended_at or _FAR
-
-
 def _place(record: DeliveryRecord) -> tuple[datetime, PaymentId, int]:
-    """Return the place of a dead letter in the list."""
-    return _ended_at(record), record.payment_id, record.first_version
+    """Return the place of a delivery in the list of those that have ended."""
+    return record.ended_at or _FAR, record.payment_id, record.first_version
 
 
 def _wakes(row: object) -> bool:

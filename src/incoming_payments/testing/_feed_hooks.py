@@ -1,7 +1,8 @@
 """The hooks of `FeedContract`, and the steps of its tests."""
 
 # ruff: noqa: S101 - a test suite asserts
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -51,20 +52,33 @@ def settle_all(feed: Feed, name: str = LEDGER, result: Result | None = None) -> 
     return payloads
 
 
+def complete(step: Callable[[], bool]) -> None:
+    """Call `step`, a method that works in batches, until it returns true."""
+    while not step():
+        pass
+
+
 def register_all(feed: Feed, consumer: Consumer, start: Start) -> None:
     """Register `consumer`, with all batches."""
-    while not feed.register(consumer, start, NOW):
-        pass
+    complete(lambda: feed.register(consumer, start, NOW))
 
 
 def remove_all(feed: Feed, name: ConsumerName) -> None:
     """Remove the consumer, with all batches."""
-    while not feed.remove(name):
-        pass
+    complete(lambda: feed.remove(name))
 
 
 class FeedHooks(StoreHooks):
-    """The methods that a subclass of `FeedContract` may override."""
+    """The methods and settings that a subclass of `FeedContract` may override."""
+
+    wake_s = 10.0  # the longest time from a change to the calls of the watchers, on a busy machine
+
+    def await_wake(self, is_woken: Callable[[], bool]) -> None:
+        """Wait until `is_woken()` is true. A feed may wake the watchers after it has answered the caller."""
+        end = time.monotonic() + self.wake_s
+        while not is_woken() and time.monotonic() < end:
+            time.sleep(0.001)
+        assert is_woken(), "a change did not wake exactly the watchers of the feed: call each `wake` after the commit"
 
     def feed_of(self, store: PaymentStore) -> Feed:
         """Return the feed of `store`."""

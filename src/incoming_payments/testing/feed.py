@@ -17,7 +17,7 @@ belongs to one object sets `memory_only = True` instead of `open_again`. Test th
 """
 
 # ruff: noqa: S101 - a test suite asserts
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,7 @@ from incoming_payments.testing._feed_hooks import (
     MINUTE,
     claim,
     failed,
+    register_all,
     settle_all,
 )
 from incoming_payments.testing._feed_machine import FeedMachine
@@ -131,10 +132,7 @@ class FeedContract(ConsumerContract):
         credit(store, id, "wire-2", 1)
         assert feed.settle(first, failed(), NOW)
 
-        def refuse(_: Sequence[FeedEvent]) -> bytes:
-            raise AssertionError("a later attempt rendered its events again")
-
-        [second] = feed.claim(LEDGER, refuse, now=NOW, until=NOW + MINUTE, limit=10)
+        [second] = feed.claim(LEDGER, lambda _: b"rendered again", now=NOW, until=NOW + MINUTE, limit=10)
         assert (second.id, second.payload, second.events) == (first.id, first.payload, first.events)
         assert (first.attempt, second.attempt) == (1, 2)
         assert feed.settle(second, Delivered(), NOW)
@@ -208,9 +206,11 @@ class FeedContract(ConsumerContract):
         assert (again.id, again.payload, again.attempt) == (first.id, first.payload, 1)
         assert later.payload == b"3"
         assert feed.settle(again, Delivered(), NOW)
-        assert feed.settle(later, Delivered(), NOW)
+        credit(store, id, "wire-3", 1)
         assert not claim(feed)
-        assert [record.ending for record in feed.deliveries(id)] == [Ending.DELIVERED] * 3
+        assert feed.settle(later, Delivered(), NOW)
+        assert settle_all(feed) == ["4"]
+        assert [record.ending for record in feed.deliveries(id)] == [Ending.DELIVERED] * 4
 
     def test_dead_letters_are_listed_page_by_page(self, store: PaymentStore, feed: Feed) -> None:
         """The oldest comes first."""
@@ -273,16 +273,39 @@ class FeedContract(ConsumerContract):
 
         ends = [feed.watch(fail), feed.watch(partial(woken.append, "a")), feed.watch(partial(woken.append, "b"))]
         id = create(store)
-        assert set(woken) == {"a", "b"}
+        self.await_wake(lambda: set(woken) == {"a", "b"})
         ends[1]()
         woken.clear()
         credit(store, id, "wire-1", 1)
-        assert set(woken) == {"b"}
+        self.await_wake(lambda: set(woken) == {"b"})
         for end in ends:
             end()
+        feed.watch(partial(woken.append, "c"))
         woken.clear()
         credit(store, id, "wire-2", 1)
-        assert not woken
+        self.await_wake(lambda: set(woken) == {"c"})
+
+    def test_a_result_and_an_operator_wake_the_watchers(self, store: PaymentStore, feed: Feed) -> None:
+        """Each change that makes a delivery due wakes: a retry, a later event, and what an operator starts."""
+        woken: list[str] = []
+        feed.watch(partial(woken.append, "woken"))
+
+        def wakes(change: Callable[[], object]) -> None:
+            woken.clear()
+            change()
+            self.await_wake(lambda: bool(woken))
+
+        id = create(store)
+        self.await_wake(lambda: bool(woken))
+        [delivery] = claim(feed)
+        credit(store, id, "wire-1", 1)
+        self.await_wake(lambda: bool(woken))
+        wakes(partial(feed.settle, delivery, Released(), NOW))
+        wakes(partial(feed.settle, claim(feed)[0], failed(), NOW))
+        wakes(partial(feed.settle, claim(feed)[0], failed(is_last=True), NOW))
+        wakes(partial(feed.redeliver, LEDGER, id, 1, NOW))
+        wakes(partial(feed.set_enabled, LEDGER, NOW, enabled=True))
+        wakes(partial(register_all, feed, Consumer(name=ConsumerName("later")), Start.BEGINNING))
 
     def test_concurrent_claims_share_the_deliveries(self, store: PaymentStore, feed: Feed) -> None:
         """No delivery has two holders."""

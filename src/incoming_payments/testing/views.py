@@ -1,4 +1,4 @@
-"""Sync views of async stores and nonces, so that the same contract suites test both kinds."""
+"""Sync views of async stores, feeds and nonces, so that the same contract suites test both kinds."""
 
 import asyncio
 import threading
@@ -8,12 +8,21 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.feed import (
+    Consumer,
+    ConsumerName,
+    ConsumerState,
+    Delivery,
+    DeliveryRecord,
+    Result,
+    Start,
+)
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import StoreUnusable
-from incoming_payments.ports import AsyncNonces, AsyncPaymentStore, AsyncQuotas, Decide
+from incoming_payments.ports import AsyncFeed, AsyncNonces, AsyncPaymentStore, AsyncQuotas, Decide, Render
 
 T = TypeVar("T")
 
@@ -63,6 +72,12 @@ class SyncView:
     def store(self) -> AsyncPaymentStore:
         """Return the async store. Use it only in coroutines that you pass to `run`."""
         return self._store
+
+    @property
+    def feed(self) -> "SyncFeed":
+        """Return a view of the feed of the async store, if the store has the property `feed`."""
+        feed: AsyncFeed = self._store.feed  # type: ignore[attr-defined] # not part of the port
+        return SyncFeed(self, feed)
 
     def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Call `insert` of the async store."""
@@ -159,3 +174,68 @@ class SyncQuotas:
     def release(self, client: ClientId, id: PaymentId) -> None:
         """Call `release` of the async port."""
         self._view.run(self._quotas.release(client, id))
+
+
+class SyncFeed:
+    """A `Feed` port that calls `feed`, an `AsyncFeed`, in the event loop of `view`.
+
+    For a feed that is not the property `feed` of its store, write `SyncFeed(view, feed)`.
+    """
+
+    def __init__(self, view: SyncView, feed: AsyncFeed) -> None:
+        self._view = view
+        self._feed = feed
+
+    def register(self, consumer: Consumer, start: Start, now: datetime) -> bool:
+        """Call `register` of the async feed."""
+        return self._view.run(self._feed.register(consumer, start, now))
+
+    def remove(self, name: ConsumerName) -> bool:
+        """Call `remove` of the async feed."""
+        return self._view.run(self._feed.remove(name))
+
+    def consumers(self) -> Sequence[ConsumerState]:
+        """Call `consumers` of the async feed."""
+        return self._view.run(self._feed.consumers())
+
+    def claim(
+        self, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
+    ) -> Sequence[Delivery]:
+        """Call `claim` of the async feed."""
+        return self._view.run(self._feed.claim(name, render, now=now, until=until, limit=limit))
+
+    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+        """Call `settle` of the async feed."""
+        return self._view.run(self._feed.settle(delivery, result, now))
+
+    def next_due(self, name: ConsumerName) -> datetime | None:
+        """Call `next_due` of the async feed."""
+        return self._view.run(self._feed.next_due(name))
+
+    def set_enabled(self, name: ConsumerName, now: datetime, *, enabled: bool) -> None:
+        """Call `set_enabled` of the async feed."""
+        self._view.run(self._feed.set_enabled(name, now, enabled=enabled))
+
+    def skip(self, name: ConsumerName, now: datetime) -> bool:
+        """Call `skip` of the async feed."""
+        return self._view.run(self._feed.skip(name, now))
+
+    def deliveries(self, payment: PaymentId) -> Sequence[DeliveryRecord]:
+        """Call `deliveries` of the async feed."""
+        return self._view.run(self._feed.deliveries(payment))
+
+    def dead_letters(self, name: ConsumerName, after: DeliveryRecord | None, limit: int) -> Sequence[DeliveryRecord]:
+        """Call `dead_letters` of the async feed."""
+        return self._view.run(self._feed.dead_letters(name, after, limit))
+
+    def redeliver(self, name: ConsumerName, payment: PaymentId, first_version: int, now: datetime) -> None:
+        """Call `redeliver` of the async feed."""
+        self._view.run(self._feed.redeliver(name, payment, first_version, now))
+
+    def forget(self, before: datetime) -> bool:
+        """Call `forget` of the async feed."""
+        return self._view.run(self._feed.forget(before))
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `watch` of the async feed, which is not async."""
+        return self._feed.watch(wake)

@@ -23,6 +23,7 @@ from incoming_payments.wire._values import (
     write_error,
     write_view,
 )
+from incoming_payments.wire._webhooks import write_webhook
 
 __all__ = [
     "JSON_MEDIA_TYPE",
@@ -42,4 +43,5 @@ __all__ = [
     "write_error",
     "write_json",
     "write_view",
+    "write_webhook",
 ]

@@ -82,23 +82,7 @@ def read_create_request(
 # --- responses -----------------------------------------------------------------------------------
 
 
-@frozen
-class PaymentView:
-    """The incoming payment resource in a response to a client. Spec section 2.2."""
-
-    id: str
-    wallet_address: str
-    completed: bool
-    received_amount: Amount
-    created_at: datetime
-    updated_at: datetime
-    methods: Sequence[IlpPaymentMethod]
-    incoming_amount: Amount | None = None
-    expires_at: datetime | None = None
-    metadata: MetadataJson | None = None
-
-
-@frozen
+@frozen(kw_only=True)
 class SummaryView:
     """A payment in a list, or in the response to a complete request. It has no payment methods and no `updatedAt`.
 
@@ -113,6 +97,14 @@ class SummaryView:
     incoming_amount: Amount | None = None
     expires_at: datetime | None = None
     metadata: MetadataJson | None = None
+
+
+@frozen(kw_only=True)
+class PaymentView(SummaryView):
+    """The incoming payment resource in a response to a client. Spec section 2.2."""
+
+    updated_at: datetime
+    methods: Sequence[IlpPaymentMethod]
 
 
 @frozen
@@ -134,12 +126,12 @@ class PublicView:
     auth_server: str
 
 
-def write_view(view: PaymentView | SummaryView | PageView | PublicView) -> bytes:
+def write_view(view: SummaryView | PageView | PublicView) -> bytes:
     """Return the JSON of `view`. Members with no value are left out, because real clients refuse `null`."""
     return _view_text(view).encode()
 
 
-def _view_text(view: PaymentView | SummaryView | PageView | PublicView) -> str:
+def _view_text(view: SummaryView | PageView | PublicView) -> str:
     text = json_text(_WRITERS[type(view)](view))
     if isinstance(view, PageView):
         return f'{{"pagination":{text},"result":[{",".join(map(_view_text, view.result))}]}}'
@@ -310,7 +302,8 @@ def _depth(node: object) -> int:
 # --- cattrs: writing -------------------------------------------------------------------------------
 
 
-def _write_amount(amount: Amount) -> dict[str, Any]:
+def write_amount(amount: Amount) -> dict[str, Any]:
+    """Return the JSON object of `amount`."""
     return {"value": amount.text, "assetCode": amount.asset.code, "assetScale": amount.asset.scale}
 
 
@@ -331,7 +324,7 @@ def _write_members(cls: type[Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 _WRITER: Final = Converter()
-_WRITER.register_unstructure_hook(Amount, _write_amount)
+_WRITER.register_unstructure_hook(Amount, write_amount)
 _WRITER.register_unstructure_hook(IlpPaymentMethod, _write_method)
 _WRITER.register_unstructure_hook(datetime, write_date_time)
 _WRITERS: Final = {view: _write_members(view) for view in (PaymentView, SummaryView, PageView, PublicView)}

@@ -135,6 +135,8 @@ def input_syntax(at: Scene) -> Family:
             ("more than one field may hold", with_input(value + ";x" * (HEADER_BYTES_MAX // 2)), malformed,
              FIELD_TOO_LARGE),
             ("in many lines together", with_input(*(f"a{n}=()" + ";x" * 5000 for n in range(4))), malformed),
+            ("more parts than one field may have", with_input(", ".join(f"a{n}=({'x ' * 9}x)" for n in range(20))),
+             malformed),
             ("one component too many", at.get_covering(*((f'"x-{n}"', "") for n in range(COMPONENTS_MAX))), malformed),
             ("one parameter too many", at.get_with(at.params("".join(f";p{n}" for n in range(SF_PARAMETERS_MAX)))),
              malformed),

@@ -8,6 +8,7 @@ from campaigns.attacks.rows import Answer, Attempt, title
 from incoming_payments.limits import (
     BODY_BYTES_MAX,
     BODY_PARTS_MAX,
+    FIELDS_READ_MAX,
     HEADER_BYTES_MAX,
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
@@ -189,6 +190,7 @@ def sizes(at: Scene) -> Family:
     return {
         "too many fields": [
             ("one too many", padded(*[0] * HEADERS_MAX), (431, "headers_too_large")),
+            ("far too many", padded(*[0] * FIELDS_READ_MAX), (400, None)),
             ("one too large", padded(HEADER_BYTES_MAX), (431, "headers_too_large")),
             ("too large together", padded(*[piece] * (HEADERS_BYTES_MAX // piece), 500), TOO_MUCH),
             ("far too large", padded(2 * HEADERS_BYTES_MAX), TOO_MUCH),

@@ -19,7 +19,7 @@ from campaigns.attacks.rows import (
     OverHttp,
 )
 from incoming_payments.httpsig import Code, RequestMessage
-from incoming_payments.limits import SF_FIELDS_BYTES_MAX
+from incoming_payments.limits import SF_PARTS_MAX
 from kits.signed_requests import Scene, put
 
 
@@ -134,7 +134,7 @@ def values(at: Scene) -> Family:
             ("a key twice", fields(('"priority";key="u"', "2"), "u=1, u=2", name="Priority"), value),
             ("a key twice in two lines", fields(('"priority";key="u"', "2"), "u=1", "u=2", name="Priority"), value),
             ("not a dictionary", fields(('"priority";sf', "u=1"), "u=(", name="Priority"), value),
-            ("too long to be parsed", fields(('"priority";sf', "u=1"), f'u="{"1" * SF_FIELDS_BYTES_MAX}"',
+            ("too long to be parsed", fields(('"priority";sf', "u=1"), f"u=({'1 ' * SF_PARTS_MAX})",
              name="Priority"), value),
         ],
         "a query that is ambiguous, RFC 9421 §7.5.8": [

@@ -10,7 +10,7 @@ from campaigns.cost.campaign import costs_of, head_costs, hostile_bodies, pieces
 from campaigns.cost.measure import GROWTH_MAX, Reader, processor_s, repeated, worst_growth
 from campaigns.cost.readers import COVERED, CREATED, READERS, fetched_documents, signed, text, verified
 from incoming_payments.httpsig import RequestMessage
-from incoming_payments.limits import SF_FIELDS_BYTES_MAX, SIGNATURES_MAX
+from incoming_payments.limits import SF_PARTS_MAX, SIGNATURES_MAX
 
 
 def test_body_of_a_stranger_costs_little() -> None:
@@ -61,7 +61,7 @@ def with_signatures(count: int, value: bytes) -> RequestMessage:
 
 def test_more_signatures_cost_little_more() -> None:
     """A client cannot multiply the cost of a structured field. No quota counts a request with a wrong signature."""
-    values = [repeated((b"a=(", b"0)"), b"1.5 ", SF_FIELDS_BYTES_MAX, fewer) for fewer in range(5)]
+    values = [repeated((b"a=(", b"0)"), b"1.5 ", 4 * (SF_PARTS_MAX - 1), fewer) for fewer in range(5)]
     one, all_of_them = (
         processor_s(partial(verified, partial(with_signatures, count), False), values) for count in (1, SIGNATURES_MAX)
     )

@@ -59,8 +59,8 @@ def refused() -> Response:
 
 def suspected() -> Response:
     """Return the response to a request that a wrong setting refuses."""
-    refusal = TokenRefused("invalid_token", "request a new grant")
-    refusal.hint = "issuer is 'a', and the introspection answer has the iss 'b'"
+    hint = "issuer is 'a', and the introspection answer has the iss 'b'"
+    refusal = TokenRefused("invalid_token", "request a new grant", hint=hint)
     return Response(401, (), b"", cause=refusal)
 
 

@@ -11,7 +11,7 @@ from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Code, Component, RequestMessage, ResponseMessage, signature_base
 from incoming_payments.httpsig import base as module
 from incoming_payments.httpsig.base import Parameters, serialise_parameters
-from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_FIELDS_BYTES_MAX
+from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_PARTS_MAX
 from kits.characters import DIGITS, HIGH, LOWER, PRINTABLE, TCHAR, UPPER, accepted_characters
 
 HEADERS = (
@@ -364,9 +364,9 @@ def test_parameter_that_cannot_be_written_is_refused(parameter: tuple[str, objec
         serialise_parameters((parameter,))  # type: ignore[arg-type]  # one row has None on purpose
 
 
-def test_bytes_parsed_for_sf_and_key_are_limited() -> None:
+def test_parts_parsed_for_sf_and_key_are_limited() -> None:
     """All fields of a message that are parsed for `;sf` and `;key` share one limit, because parsing is slow."""
-    half = "a, " * (SF_FIELDS_BYTES_MAX // 6) + "a"
+    half = "a, " * (SF_PARTS_MAX // 4) + "a"
     request = RequestMessage("GET", "https://ase.example/", (("Accept", half), ("Priority", "u=1"), ("TE", half)))
     covered = [Component(name, (("sf", True),)) for name in ("accept", "priority")]
     assert signature_base(request, covered, ())
@@ -375,12 +375,13 @@ def test_bytes_parsed_for_sf_and_key_are_limited() -> None:
     assert caught.value.code is Code.COMPONENT_VALUE
 
 
-@pytest.mark.parametrize(("chars", "accepted"), [(SF_FIELDS_BYTES_MAX, True), (SF_FIELDS_BYTES_MAX + 1, False)])
-def test_limit_of_bytes_parsed_is_exact(chars: int, accepted: bool) -> None:
-    """A field of `SF_FIELDS_BYTES_MAX` bytes is parsed for `;sf`; one more byte is refused."""
-    request = RequestMessage("GET", "https://ase.example/", (("Priority", "a" * chars),))
+@pytest.mark.parametrize(("parts", "accepted"), [(SF_PARTS_MAX, True), (SF_PARTS_MAX + 1, False)])
+def test_limit_of_parts_parsed_is_exact(parts: int, accepted: bool) -> None:
+    """A field of `SF_PARTS_MAX` parts is parsed for `;sf`; one more part is refused."""
+    value = f"a=({' '.join('b' * parts)})"
+    request = RequestMessage("GET", "https://ase.example/", (("Priority", value),))
     if accepted:
-        assert line(request, "priority", ("sf", True)) == "a" * chars
+        assert line(request, "priority", ("sf", True)) == value
     else:
         with pytest.raises(MalformedField) as caught:
             line(request, "priority", ("sf", True))

@@ -17,6 +17,8 @@ from incoming_payments.limits import (
     NONCE_CHARS_MAX,
     SF_MEMBERS_MAX,
     SF_PARAMETERS_MAX,
+    SF_PARTS_MAX,
+    SF_STRING_BYTES_MAX,
 )
 from kits.characters import LETTERS, TCHAR, accepted_characters
 
@@ -102,6 +104,7 @@ def test_several_lines_are_one_dictionary() -> None:
         f"a=();created={POSIX_TIME_MAX};expires=0",
         f'a=();keyid="{"k" * KEY_ID_CHARS_MAX}";nonce="{"n" * NONCE_CHARS_MAX}"',
         f'a=();x="{"y" * (HEADER_BYTES_MAX - 9)}"',
+        f'a=();x="{" " * (SF_PARTS_MAX - 2)}"',
     ],
 )
 def test_field_at_a_limit_is_accepted(value: str) -> None:
@@ -170,6 +173,7 @@ def test_field_at_a_limit_is_accepted(value: str) -> None:
         ('sig1=("a"' + many(SF_PARAMETERS_MAX + 1, ";p#") + ")", str(SF_PARAMETERS_MAX)),
         ("z" + many(SF_MEMBERS_MAX, "=(), a#") + "=()", str(SF_MEMBERS_MAX)),
         (f'a=();x="{"y" * (HEADER_BYTES_MAX - 8)}"', str(HEADER_BYTES_MAX)),
+        *[(f'a=();x="{part * SF_PARTS_MAX}"', str(SF_PARTS_MAX)) for part in (" ", ",", ";", "\\\\", "%")],
     ],
 )
 def test_signature_input_is_refused(value: str, says: str) -> None:
@@ -268,7 +272,15 @@ def test_latest_time_is_the_last_datetime() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "text"), [('"a"', "a"), ('  "a b";x=1;y ', "a b"), ('""', ""), ('"\\\\\\""', '\\"'), ('"a, b"', "a, b")]
+    ("line", "text"),
+    [
+        ('"a"', "a"),
+        ('  "a b";x=1;y ', "a b"),
+        ('""', ""),
+        ('"\\\\\\""', '\\"'),
+        ('"a, b"', "a, b"),
+        ('"a"' + ";" + "b" * (SF_STRING_BYTES_MAX - 4), "a"),
+    ],
 )
 def test_string_is_read(line: str, text: str) -> None:
     """Parameters carry no meaning, and escaped characters are one character (RFC 9651 §4.2.5)."""
@@ -276,11 +288,27 @@ def test_string_is_read(line: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "lines", [[], ["a"], ["1"], ['"a'], ['"a"x'], [""], ['"ü"'], ['"a"', '"a"'], ['"a', 'b"'], ["?1"]]
+    "lines",
+    [
+        [],
+        ["a"],
+        ["1"],
+        ['"a'],
+        ['"a"x'],
+        [""],
+        ['"ü"'],
+        ['"a"', '"a"'],
+        ['"a', 'b"'],
+        ["?1"],
+        ['"a"' + ";" + "b" * (SF_STRING_BYTES_MAX - 3)],
+    ],
 )
 def test_other_items_are_refused(lines: list[str]) -> None:
     """The message names the field, and does not repeat its value."""
     with pytest.raises(MalformedField) as caught:
         parse_string(lines, "X-A")
-    assert caught.value.description == "send X-A once, as one string in double quotes (RFC 9651 §3.3.3)"
+    expected = (
+        f"send X-A once, as one string in double quotes, in at most {SF_STRING_BYTES_MAX} bytes (RFC 9651 §3.3.3)"
+    )
+    assert caught.value.description == expected
     assert caught.value.details == {"field": "X-A"}

@@ -9,7 +9,14 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 
 from incoming_payments.observers.instruments import DURATION_BUCKETS, DURATIONS
 from incoming_payments.observers.otel import OpenTelemetryObserver
-from incoming_payments.ports import CreditDecided, PacketAnswered, RequestAnswered, StoreBatch, TokenIntrospected
+from incoming_payments.ports import (
+    CreditDecided,
+    DeliveryAttempted,
+    PacketAnswered,
+    RequestAnswered,
+    StoreBatch,
+    TokenIntrospected,
+)
 
 
 def metrics_in(reader: InMemoryMetricReader) -> dict[str, Metric]:
@@ -38,6 +45,7 @@ def test_metrics_follow_the_conventions() -> None:
     observer.observe(CreditDecided(outcome="credited", duration_s=0.002))
     observer.observe(TokenIntrospected(outcome="authorization_server_unavailable", duration_s=1.5))
     observer.observe(StoreBatch(size=17, outcome="committed", duration_s=0.002))
+    observer.observe(DeliveryAttempted(consumer="ledger", outcome="delivered", duration_s=0.5))
 
     metrics = metrics_in(reader)
     http = only_point(metrics["http.server.request.duration"])
@@ -51,6 +59,8 @@ def test_metrics_follow_the_conventions() -> None:
     assert {metrics[name].unit for name, _ in DURATIONS.values()} == {"s"}
     packet = only_point(metrics["incoming_payments.packet.duration"])
     assert (packet.sum, packet.attributes) == (0.004, {"outcome": "F08"})
+    delivery = only_point(metrics["incoming_payments.delivery.duration"])
+    assert (delivery.sum, delivery.attributes) == (0.5, {"consumer": "ledger", "outcome": "delivered"})
     assert only_point(metrics["incoming_payments.store.batch.size"]).sum == 17
     assert only_point(metrics["incoming_payments.degraded"]).value == 1
 

@@ -4,7 +4,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from incoming_payments.observers.prometheus import PrometheusObserver
-from incoming_payments.ports import CreditDecided, PacketAnswered, RequestAnswered, StoreBatch, TokenIntrospected
+from incoming_payments.ports import (
+    CreditDecided,
+    DeliveryAttempted,
+    PacketAnswered,
+    RequestAnswered,
+    StoreBatch,
+    TokenIntrospected,
+)
 
 
 def test_metrics_have_the_documented_names() -> None:
@@ -16,6 +23,7 @@ def test_metrics_have_the_documented_names() -> None:
     observer.observe(CreditDecided(outcome="credited", duration_s=0.002))
     observer.observe(TokenIntrospected(outcome="authorization_server_unavailable", duration_s=1.5))
     observer.observe(StoreBatch(size=17, outcome="committed", duration_s=0.002))
+    observer.observe(DeliveryAttempted(consumer="ledger", outcome="delivered", duration_s=0.5))
 
     http = {"http_request_method": "GET", "http_route": "", "http_response_status_code": "404", "error_type": ""}
     assert registry.get_sample_value("http_server_request_duration_seconds_sum", http) == 0.5
@@ -29,6 +37,8 @@ def test_metrics_have_the_documented_names() -> None:
         assert registry.get_sample_value(f"{metric}_sum", {"outcome": outcome}) == seconds
         assert registry.get_sample_value(f"{metric}_count", {"outcome": outcome}) == 1
     assert registry.get_sample_value("incoming_payments_store_batch_size_sum") == 17
+    delivered = {"consumer": "ledger", "outcome": "delivered"}
+    assert registry.get_sample_value("incoming_payments_delivery_duration_seconds_sum", delivered) == 0.5
     assert registry.get_sample_value("incoming_payments_degraded") == 1
 
     observer.observe(TokenIntrospected(outcome="active", duration_s=0.5))

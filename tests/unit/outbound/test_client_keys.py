@@ -1,6 +1,7 @@
 """`clients.client_keys`: the key sets of clients, over HTTPS from a server on loopback, sync and async."""
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -9,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ import pytest
 from incoming_payments.domain.payment import ClientId
 from incoming_payments.errors import ClientKeysUnavailable, ConfigurationError
 from incoming_payments.gnap import read_introspection
-from incoming_payments.httpsig import PrivateKey
+from incoming_payments.httpsig import PrivateKey, RequestMessage
 from incoming_payments.limits import (
     CLIENT_KEYS_MAX,
     DOCUMENT_AGE_S_DEFAULT,
@@ -29,7 +30,9 @@ from incoming_payments.limits import (
     REQUEST_SOCKETS_MAX,
 )
 from incoming_payments.outbound import _documents
+from incoming_payments.outbound._aiohttp import AsyncHttpClient
 from incoming_payments.outbound._documents import is_public
+from incoming_payments.outbound._http import HttpFailed
 from incoming_payments.outbound.client_keys import AsyncHttpClientKeys, HttpClientKeys
 from kits.document_kit import FAULTS, Clock, Lookups, inject_resolver, looking_up
 from kits.https_server import Peer, contexts, https_peer
@@ -177,7 +180,7 @@ def test_storm_of_unknown_ids_costs_one_fetch(keys: Lookups, peer: Peer, clock: 
     keys.find(client(peer), "old")
     clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
     peer.delay_s = 0.1
-    assert keys.find_all((client(peer), f"unknown-{n}") for n in range(200)) == [None] * 200
+    assert keys.find_all((client(peer), f"unknown-{n}") for n in range(100)) == [None] * 100
     assert len(peer.paths) == 2
 
 
@@ -313,6 +316,38 @@ def test_few_unknown_key_sets_are_fetched_at_the_same_time(keys: Lookups, peer: 
         assert len(peer.paths) == 3
         peer.delay_s = 0
         assert [few.find(*call) for call in calls] == [OLD] * 10  # a refused look-up has no cool-down
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_slow_servers_of_one_domain_do_not_take_the_only_two_fetches(cls: type, peer: Peer) -> None:
+    """A server with eight threads has two fetches of unknown key sets at the same time."""
+    with https_peer() as slow, looking_up(cls, fetches=2, timeout_s=1) as keys:
+        slow.hang()
+        hostile = [(client(slow, f"/{n}"), "old") for n in range(3)]
+        outcomes = keys.find_all([*hostile, (client(peer, host="localhost"), "old")], catch=ClientKeysUnavailable)
+    assert [type(outcome) for outcome in outcomes[:-1]] == [ClientKeysUnavailable] * 3
+    assert outcomes[-1] == OLD
+
+
+@pytest.mark.parametrize(("is_known", "outcome"), [(False, ClientKeysUnavailable), (True, dict)])
+def test_few_threads_wait_for_a_slow_key_set(peer: Peer, clock: Clock, is_known: bool, outcome: type) -> None:
+    """One slow key server does not occupy all threads. A known key is used without waiting."""
+    released = threading.Event()
+
+    def answer(out: Any) -> None:
+        released.wait(5)
+        out.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(peer.body), peer.body))
+
+    with looking_up(HttpClientKeys, clock=clock, fetches=2, timeout_s=5) as keys, ThreadPoolExecutor(8) as pool:
+        if is_known:
+            keys.find(client(peer), "old")
+            clock.now_s += DOCUMENT_AGE_S_DEFAULT + 1
+        peer.answer = answer
+        calls = [pool.submit(keys.port.find, client(peer), "old") for _ in range(8)]
+        early = list(itertools.islice(as_completed(calls, timeout=5), 5))
+        assert {type(call.exception() or call.result()) for call in early} == {outcome}
+        released.set()
+        assert [call.result(5) for call in calls if call not in early] == [OLD] * 3
 
 
 def test_fetch_in_flight_stays_in_a_full_cache(peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,32 +543,6 @@ def test_cancelled_request_does_not_cancel_the_fetch_of_others(peer: Peer) -> No
     assert len(peer.paths) == 1
 
 
-def test_fetch_that_the_loop_cancelled_is_repeated(peer: Peer, clock: Clock) -> None:
-    """A fetch that ends with its loop is an outage for the callers that wait. The next loop begins another one."""
-    port = AsyncHttpClientKeys(allow_private=True, tls=contexts()[1], clock=clock)
-
-    async def interrupted() -> Any:
-        peer.delay_s = 0.2
-        before = asyncio.all_tasks()
-        waiting = asyncio.create_task(port.find(client(peer), "old"))
-        await asyncio.to_thread(peer.asked.acquire)
-        for task in asyncio.all_tasks() - before - {waiting}:
-            task.cancel()
-        await asyncio.wait({waiting})
-        await port.aclose()
-        return await waiting
-
-    async def repeated() -> Any:
-        found = await port.find(client(peer), "old")
-        await port.aclose()
-        return found
-
-    with pytest.raises(ClientKeysUnavailable, match="interrupted"):
-        asyncio.run(interrupted())
-    clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
-    assert asyncio.run(repeated()) == OLD
-
-
 # --- where the client connects to ------------------------------------------------------------------
 
 PRIVATE: Final = [
@@ -696,15 +705,16 @@ def test_late_tls_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> 
                 ended.wait(60)
 
     async def fetch(port: int) -> None:
-        keys = AsyncHttpClientKeys(allow_private=True, timeout_s=0.4, tls=client_tls)
+        http = AsyncHttpClient(bytes_max=1000, tls=client_tls)
+        request = RequestMessage("GET", f"https://client.example:{port}/alice", ())
         before = descriptors()
         asyncio.get_running_loop().call_later(0.1, time.sleep, 0.5)  # the loop sees both at once: TLS and the timeout
-        with pytest.raises(ClientKeysUnavailable, match="did not answer"):
-            await keys.find(ClientId(f"https://client.example:{port}/alice"), "old")
+        with pytest.raises(HttpFailed, match="did not answer"):
+            await http.send(request, timeout_s=0.4)
         async with asyncio.timeout(10):
             while descriptors() > before + 1:  # noqa: ASYNC110 - the server, in this process, keeps its end open
                 await asyncio.sleep(0.01)
-        await keys.aclose()
+        await http.aclose()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = threading.Thread(target=finish_late, args=(listener,))
@@ -823,45 +833,6 @@ def test_clients_that_are_keys_see_only_their_own_payments() -> None:
     assert [sender.get(id).status for sender in clients] == [200, 403, 200, 403]
 
 
-@pytest.mark.parametrize("is_closed", [False, True])
-def test_fetch_of_a_loop_that_has_ended_is_not_awaited(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch, is_closed: bool
-) -> None:
-    """A loop can end before a fetch begins, or be closed without the end of its tasks. No later caller waits."""
-    clock = Clock()
-    port = AsyncHttpClientKeys(allow_private=True, tls=contexts()[1], clock=clock)
-
-    async def hang(*_: Any, **_options: Any) -> None:
-        await asyncio.get_running_loop().create_future()
-
-    async def begin() -> None:
-        finding = asyncio.ensure_future(port.find(client(peer), "old"))
-        await asyncio.sleep(0)
-        if is_closed:
-            return
-        for task in [finding, *port._fetcher._work]:
-            task.cancel()
-        await asyncio.gather(finding, return_exceptions=True)
-
-    async def again() -> Any:
-        with pytest.raises(ClientKeysUnavailable, match="interrupted"):
-            await asyncio.wait_for(port.find(client(peer), "old"), 5)
-        clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
-        found = await asyncio.wait_for(port.find(client(peer), "old"), 5)
-        await port.aclose()
-        return found
-
-    loop = asyncio.new_event_loop()
-    with monkeypatch.context() as patch:
-        patch.setattr(port._fetcher._http, "send", hang)
-        loop.run_until_complete(begin())
-    left = asyncio.all_tasks(loop)
-    loop.close()
-    assert asyncio.run(again()) == OLD
-    for task in left:
-        task._log_destroy_pending = False  # type: ignore[attr-defined] # the test leaves it on purpose
-
-
 @pytest.mark.parametrize("cls", BOTH)
 @pytest.mark.parametrize(
     ("settings", "text"),
@@ -883,12 +854,41 @@ def test_wrong_settings_are_refused(cls: type, settings: dict[str, Any], text: s
     assert raised.value.details == {"setting": next(iter(settings))}
 
 
-@pytest.mark.parametrize(("cls", "package"), [(HttpClientKeys, "urllib3"), (AsyncHttpClientKeys, "aiohttp")])
-def test_missing_extra_is_named(cls: type, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cls", [HttpClientKeys, AsyncHttpClientKeys])
+def test_missing_extra_is_named(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which extra to install."""
-    monkeypatch.delitem(sys.modules, f"incoming_payments.outbound._{package}", raising=False)
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "incoming_payments.outbound._aiohttp", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(
-        ModuleNotFoundError, match=rf"^{package} is not installed: run pip install 'incoming-payments\[outbound\]'"
+        ModuleNotFoundError, match=r"^aiohttp is not installed: run pip install 'incoming-payments\[outbound\]'"
     ):
         cls()
+
+
+def test_thread_that_cannot_be_started_is_an_outage(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system without more threads is an outage, and no defect. A later call tries again."""
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    clock = Clock()
+    with looking_up(HttpClientKeys, clock=clock) as keys:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_thread)
+            with pytest.raises(ClientKeysUnavailable, match="can't start new thread"):
+                keys.port.find(client(peer), "old")
+        clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
+        assert keys.find(client(peer), "old") == OLD
+
+
+def test_close_ends_the_fetches_of_other_threads(peer: Peer) -> None:
+    """They fail at once."""
+    peer.hang()
+    with looking_up(HttpClientKeys, timeout_s=20) as keys, ThreadPoolExecutor() as pool:
+        call = pool.submit(keys.port.find, client(peer), "old")
+        while not keys.port._fetcher._documents._first:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        keys.port.close()
+        with pytest.raises(ClientKeysUnavailable, match="the fetch was interrupted"):
+            call.result(5)

@@ -12,20 +12,19 @@ import pytest
 
 from incoming_payments.limits import ANSWER_LINES_MAX, ANSWER_OVERHEAD_BYTES_MAX, INTERIM_RESPONSES_MAX
 from incoming_payments.outbound._http import HttpFailed, Received
-from kits.http_clients import SharedAsyncClient, SharedClient
+from kits.http_clients import SharedClient
 from kits.https_server import contexts
 from kits.odd_answers import NOT_ONE_ANSWER, ONE_ANSWER
 from kits.scripted_server import Exchange, ScriptedServer, scripted_server
 
-Client = SharedClient | SharedAsyncClient
 BODY_BYTES_MAX: Final = 20_000
 CHUNKED: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-@pytest.fixture(params=[SharedClient, SharedAsyncClient])
-def client(request: pytest.FixtureRequest) -> Iterator[Client]:
-    """An HTTP client, sync and async, that trusts the test CA."""
-    with contextlib.closing(request.param(bytes_max=BODY_BYTES_MAX, tls=contexts()[1])) as client:
+@pytest.fixture
+def client() -> Iterator[SharedClient]:
+    """An HTTP client that trusts the test CA."""
+    with contextlib.closing(SharedClient(bytes_max=BODY_BYTES_MAX, tls=contexts()[1])) as client:
         yield client
 
 
@@ -40,7 +39,7 @@ def answer_to(exchange: Exchange, size: int = 0) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-def ask(client: Client, server: ScriptedServer, name: str, *, timeout_s: float = 20) -> object:
+def ask(client: SharedClient, server: ScriptedServer, name: str, *, timeout_s: float = 20) -> object:
     """Send a request with this name, and return the target that the answer repeats, or the failure."""
     outcome = client.send(f"{server.url}?{name}", timeout_s=timeout_s)
     return getattr(outcome, "body", b"").decode().strip().rpartition("?")[2] or outcome
@@ -48,7 +47,7 @@ def ask(client: Client, server: ScriptedServer, name: str, *, timeout_s: float =
 
 @pytest.mark.parametrize("pause_s", [0, 0.03])
 @pytest.mark.parametrize("status", [100, 102, 103, 199])
-def test_interim_response_is_not_the_answer(client: Client, status: int, pause_s: float) -> None:
+def test_interim_response_is_not_the_answer(client: SharedClient, status: int, pause_s: float) -> None:
     """RFC 9110 §15.2: the final answer follows, at once or later. The connection is not used again."""
 
     def script(exchange: Exchange, _: int) -> None:
@@ -61,7 +60,7 @@ def test_interim_response_is_not_the_answer(client: Client, status: int, pause_s
         assert server.connections == 3
 
 
-def test_several_interim_responses(client: Client) -> None:
+def test_several_interim_responses(client: SharedClient) -> None:
     """A server may send more than one of them."""
 
     def script(exchange: Exchange, _: int) -> None:
@@ -77,7 +76,7 @@ INTERIM: Final[dict[str, bytes]] = {
     "100": b"HTTP/1.1 100 Continue\r\n\r\n",
     "103": b"HTTP/1.1 103 X\r\nLink: </style.css>\r\n\r\n",
 }
-ODD_INTERIM: Final = {"100 in another spelling": b"HTTP/1.1\t+100\n\n"}  # http.client takes it
+ODD_INTERIM: Final = {"100 in another spelling": b"HTTP/1.1\t+100\n\n"}
 
 
 def after_interim(interim: bytes, count: int, size: int) -> Callable[[Exchange, int], None]:
@@ -93,7 +92,7 @@ def after_interim(interim: bytes, count: int, size: int) -> Callable[[Exchange, 
 
 @pytest.mark.parametrize("interim", INTERIM.values(), ids=INTERIM)
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_few_interim_responses_are_taken(client: Client, interim: bytes, size: int) -> None:
+def test_few_interim_responses_are_taken(client: SharedClient, interim: bytes, size: int) -> None:
     """A server may send some while it works."""
     with scripted_server(after_interim(interim, INTERIM_RESPONSES_MAX, size)) as server:
         assert ask(client, server, "a") == "a"
@@ -101,7 +100,7 @@ def test_few_interim_responses_are_taken(client: Client, interim: bytes, size: i
 
 @pytest.mark.parametrize("interim", (INTERIM | ODD_INTERIM).values(), ids=INTERIM | ODD_INTERIM)
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_many_interim_responses_are_refused(client: Client, interim: bytes, size: int) -> None:
+def test_many_interim_responses_are_refused(client: SharedClient, interim: bytes, size: int) -> None:
     """Each one costs time, and a server could send thousands. It does not matter in which pieces they arrive."""
     with scripted_server(after_interim(interim, INTERIM_RESPONSES_MAX + 1, size)) as server:
         assert isinstance(ask(client, server, "a"), HttpFailed)
@@ -123,7 +122,7 @@ def test_blank_lines_take_little_time() -> None:
     assert processor_s(b"\n" * count, count) < processor_s(CHUNKED + b"x" * count, 1)
 
 
-def test_blank_lines_of_a_body_are_no_interim_responses(client: Client) -> None:
+def test_blank_lines_of_a_body_are_no_interim_responses(client: SharedClient) -> None:
     """The count ends with the final answer."""
 
     def script(exchange: Exchange, _: int) -> None:
@@ -134,7 +133,7 @@ def test_blank_lines_of_a_body_are_no_interim_responses(client: Client) -> None:
         assert ask(client, server, "a") == "a"
 
 
-def test_switch_of_protocols_is_not_followed(client: Client) -> None:
+def test_switch_of_protocols_is_not_followed(client: SharedClient) -> None:
     """The clients ask for no other protocol, so what follows is of no use to the next request."""
 
     def script(exchange: Exchange, number: int) -> None:
@@ -159,7 +158,7 @@ STRAY: Final[dict[str, Callable[[bytes], bytes]]] = {
 @pytest.mark.parametrize("stray", STRAY.values(), ids=STRAY)
 @pytest.mark.parametrize("loop_sees_them", [False, True])
 def test_connection_with_stray_bytes_is_not_used_again(
-    client: Client, stray: Callable[[bytes], bytes], loop_sees_them: bool, tls: Any
+    client: SharedClient, stray: Callable[[bytes], bytes], loop_sees_them: bool, tls: Any
 ) -> None:
     """Bytes that arrive while a connection is idle, seen by the event loop or not yet, belong to no request."""
     with scripted_server(lambda exchange, _: exchange.send(answer_to(exchange)), tls=tls) as server:
@@ -176,7 +175,7 @@ def test_connection_with_stray_bytes_is_not_used_again(
 
 @pytest.mark.parametrize("tls", [None, contexts()[0]], ids=["http", "https"])
 @pytest.mark.parametrize("size", [0, 8192 - 41, 8192, 10_000])
-def test_second_answer_is_not_used(client: Client, size: int, tls: Any) -> None:
+def test_second_answer_is_not_used(client: SharedClient, size: int, tls: Any) -> None:
     """Two answers to one request arrive together, in one read or in several. The second is for no other request."""
 
     def script(exchange: Exchange, number: int) -> None:
@@ -188,7 +187,7 @@ def test_second_answer_is_not_used(client: Client, size: int, tls: Any) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
-def test_second_answer_in_two_parts_is_not_used(client: Client, cut: int) -> None:
+def test_second_answer_in_two_parts_is_not_used(client: SharedClient, cut: int) -> None:
     """The rest of a second answer arrives with the next request."""
     rest = b""
 
@@ -208,7 +207,7 @@ def test_second_answer_in_two_parts_is_not_used(client: Client, cut: int) -> Non
 
 
 @pytest.mark.parametrize("octets", ONE_ANSWER.values(), ids=ONE_ANSWER)
-def test_connection_with_one_answer_is_used_again(client: Client, octets: Callable[[bytes], bytes]) -> None:
+def test_connection_with_one_answer_is_used_again(client: SharedClient, octets: Callable[[bytes], bytes]) -> None:
     """A well-formed answer leaves no doubt about its end."""
     with scripted_server(lambda exchange, _: exchange.send(octets(target(exchange)))) as server:
         assert [ask(client, server, name) for name in "abc"] == ["a", "b", "c"]
@@ -216,7 +215,9 @@ def test_connection_with_one_answer_is_used_again(client: Client, octets: Callab
 
 
 @pytest.mark.parametrize("octets", NOT_ONE_ANSWER.values(), ids=NOT_ONE_ANSWER)
-def test_connection_with_anything_else_is_not_used_again(client: Client, octets: Callable[[bytes], bytes]) -> None:
+def test_connection_with_anything_else_is_not_used_again(
+    client: SharedClient, octets: Callable[[bytes], bytes]
+) -> None:
     """The answer is taken or not, and nothing that arrived after it is used. The next request has a new connection."""
 
     def script(exchange: Exchange, number: int) -> None:
@@ -230,7 +231,7 @@ def test_connection_with_anything_else_is_not_used_again(client: Client, octets:
 
 @pytest.mark.parametrize("octets", NOT_ONE_ANSWER.values(), ids=NOT_ONE_ANSWER)
 def test_bytes_that_are_not_one_answer(octets: Callable[[bytes], bytes]) -> None:
-    """The check finds them on its own. It does not rely on how http.client and aiohttp read them."""
+    """The check finds them on its own. It does not rely on how aiohttp reads them."""
     assert not is_one_answer(octets(b"body"))
 
 
@@ -255,7 +256,7 @@ CLOSING: Final[dict[str, Callable[[bytes], bytes]]] = {
 
 @pytest.mark.parametrize("tls", [None, contexts()[0]], ids=["http", "https"])
 @pytest.mark.parametrize("octets", CLOSING.values(), ids=CLOSING)
-def test_server_cannot_keep_a_connection_open(client: Client, octets: Callable[[bytes], bytes], tls: Any) -> None:
+def test_server_cannot_keep_a_connection_open(client: SharedClient, octets: Callable[[bytes], bytes], tls: Any) -> None:
     """The client closes the socket at once. It does not wait until the server closes its side of TLS too."""
     closed = threading.Event()
 
@@ -286,7 +287,7 @@ FLOODS: Final[dict[str, Callable[[Exchange], None]]] = {
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-def test_bytes_of_a_whole_answer_are_bounded(client: Client, flood: Callable[[Exchange], None]) -> None:
+def test_bytes_of_a_whole_answer_are_bounded(client: SharedClient, flood: Callable[[Exchange], None]) -> None:
     """Interim responses, header fields and the framing of chunks count too. The rest of the answer is not read."""
     sent = 0
 
@@ -304,7 +305,7 @@ def test_bytes_of_a_whole_answer_are_bounded(client: Client, flood: Callable[[Ex
 
 
 @pytest.mark.parametrize("more", [-1, 1])
-def test_chunks_of_an_answer_are_bounded(client: Client, more: int) -> None:
+def test_chunks_of_an_answer_are_bounded(client: SharedClient, more: int) -> None:
     """Each chunk takes time, and the deadline of a request does not end work of the processor."""
     chunks = b"1\r\nx\r\n" * (ANSWER_LINES_MAX // 2 - 3 + more) + b"0\r\n\r\n"
     octets = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
@@ -315,7 +316,7 @@ def test_chunks_of_an_answer_are_bounded(client: Client, more: int) -> None:
 HELLO_REQUEST: Final = b"\x16\x03\x03\0\4" + b"\0" * 4  # RFC 5246 §7.4.1.1: a client may ignore it at any time
 
 
-def test_tls_messages_without_an_end_do_not_exceed_the_time(client: Client) -> None:
+def test_tls_messages_without_an_end_do_not_exceed_the_time(client: SharedClient) -> None:
     """OpenSSL does not return while a server sends messages that it ignores. The server needs no certificate."""
     outlasted = threading.Event()
 
@@ -332,23 +333,7 @@ def test_tls_messages_without_an_end_do_not_exceed_the_time(client: Client) -> N
         assert not outlasted.is_set()
 
 
-def test_missing_thread_for_a_deadline_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system without more threads is an outage, and no defect. The next request tries again."""
-
-    def no_thread(_: threading.Timer) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with (
-        contextlib.closing(SharedClient(bytes_max=BODY_BYTES_MAX)) as client,
-        scripted_server(lambda exchange, _: exchange.send(answer_to(exchange))) as server,
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Timer, "start", no_thread, raising=False)
-            assert "can't start new thread" in str(client.send(server.url))
-        assert ask(client, server, "a") == "a"
-
-
-def processor_s_of_field(client: Client, name: bytes) -> float:
+def processor_s_of_field(client: SharedClient, name: bytes) -> float:
     """Return the processor time for an answer with a long field, whose value is the beginning of a quoted string."""
     value = b'multipart/mixed; a="' + b";a" * 32_000
     octets = b"HTTP/1.1 200 OK\r\n%b: %b\r\nContent-Length: 0\r\n\r\n" % (name, value)
@@ -359,7 +344,7 @@ def processor_s_of_field(client: Client, name: bytes) -> float:
 
 
 @pytest.mark.parametrize("name", [b"Content-Type", b"content-type"])
-def test_parameters_of_the_content_type_take_little_time(client: Client, name: bytes) -> None:
+def test_parameters_of_the_content_type_take_little_time(client: SharedClient, name: bytes) -> None:
     """A server may send thousands of them. The deadline of a request does not end work of the processor."""
     assert processor_s_of_field(client, name) < 20 * processor_s_of_field(client, b"X")
 
@@ -372,7 +357,7 @@ NESTED: Final[dict[str, bytes]] = {
 
 
 @pytest.mark.parametrize("fields", NESTED.values(), ids=NESTED)
-def test_nested_messages_of_a_server_are_not_parsed(client: Client, fields: bytes) -> None:
+def test_nested_messages_of_a_server_are_not_parsed(client: SharedClient, fields: bytes) -> None:
     """They are a body or a malformed field, and never an exception other than `HttpFailed`."""
     octets = b"HTTP/1.1 200 OK\r\n" + fields + b"Content-Length: 0\r\n\r\n"
 
@@ -385,7 +370,7 @@ def test_nested_messages_of_a_server_are_not_parsed(client: Client, fields: byte
 
 
 @pytest.mark.parametrize("before", [b"", b"Transfer-Encoding: chunked\r\n"], ids=["first", "behind the framing"])
-def test_content_type_in_several_lines_is_taken(client: Client, before: bytes) -> None:
+def test_content_type_in_several_lines_is_taken(client: SharedClient, before: bytes) -> None:
     """RFC 9112 §5.2: a user agent accepts such a field, which is obsolete."""
     folded = b"Content-Type: application/json;\r\n charset=utf-8\r\n"
     octets = b"HTTP/1.1 200 OK\r\n" + before + folded
@@ -402,7 +387,7 @@ MALFORMED_FIELDS: Final[dict[str, bytes]] = {
 
 @pytest.mark.parametrize("field", MALFORMED_FIELDS.values(), ids=MALFORMED_FIELDS)
 def test_malformed_header_fields_do_not_fill_the_log(
-    client: Client, field: bytes, caplog: pytest.LogCaptureFixture
+    client: SharedClient, field: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such an answer is refused, and no log contains its bytes."""
     octets = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + field + b"X: " + b"\1" * 50_000 + b"\r\n\r\n"
@@ -411,7 +396,7 @@ def test_malformed_header_fields_do_not_fill_the_log(
     assert caplog.text == ""
 
 
-def test_answer_with_the_largest_body_and_much_else_is_taken(client: Client) -> None:
+def test_answer_with_the_largest_body_and_much_else_is_taken(client: SharedClient) -> None:
     """The bound on the whole answer does not cut into that on the body."""
 
     def script(exchange: Exchange, _: int) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from kits.odd_answers import of_rafiki
+from kits.processes import ROOT
 from kits.scripted_server import Exchange, scripted_server
 from kits.service_kit import ed25519_key
 
@@ -90,7 +91,7 @@ def look_up(*arguments, **options):
     return known(*arguments, **options)
 
 socket.getaddrinfo = look_up
-introspector = HttpIntrospector(url, **settings)
+introspector = HttpIntrospector(url.replace("127.0.0.1", "localhost"), **settings)
 thread = threading.Thread(target=introspector.introspect, args=(query("token-1"),))
 thread.start()
 begun.wait()
@@ -104,8 +105,10 @@ thread.join()
 """
 
 LOCK_OF_A_THREAD: Final = """
+process = os.getpid()
+
 def clock():
-    if threading.current_thread() is not threading.main_thread():
+    if os.getpid() == process and threading.current_thread() is not threading.main_thread():
         begun.set()
         released.wait()
     return time.monotonic()
@@ -147,6 +150,28 @@ with asyncio.Runner() as runner:
     runner.run(keys.aclose())
 """
 
+WEBHOOKS: Final = """
+sys.path.insert(0, sys.argv[2])
+from incoming_payments.outbound.webhooks import WebhookSender
+from kits.webhook_kit import a_delivery, an_endpoint
+
+endpoint = an_endpoint(url)
+delivery, sender = a_delivery(endpoint), WebhookSender(endpoint)
+
+def send_two(name):
+    sender(delivery)
+    sender(delivery)
+    show(name, "sent")
+
+send_two("parent")
+child = os.fork()
+if not child:
+    send_two("child")
+    os._exit(0)
+wait_for(child)
+send_two("parent")
+"""
+
 
 def answer(exchange: Exchange, _: int) -> None:
     """Answer after 20 ms. The answer names its token. A token or a path that begins with `slow` takes longer."""
@@ -163,7 +188,7 @@ def answer(exchange: Exchange, _: int) -> None:
 def lines_of(code: str, *, script: Callable[[Exchange, int], None] = answer) -> list[str]:
     """Run `code` in a process with a server for its clients, and return the sorted lines of its processes."""
     with scripted_server(script) as server:
-        command = [sys.executable, "-W", "ignore", "-c", BEGIN + code, server.url]
+        command = [sys.executable, "-W", "ignore", "-c", BEGIN + code, server.url, str(ROOT / "tests")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -195,3 +220,15 @@ def test_async_clients_serve_a_new_loop_in_a_child() -> None:
     """The child opens connections of its own. Those of the parent stay in use for the loop of the parent."""
     names = ["child", "parent-1", "parent-2"]
     assert lines_of(ANOTHER_LOOP) == sorted(f"{n} {end}" for n in names for end in (f"https://{n}.example", "key-1"))
+
+
+def test_child_sends_webhooks_on_connections_of_its_own() -> None:
+    """The receiver sees one connection for each process, and the parent keeps its connection."""
+    connections = []
+
+    def script(exchange: Exchange, _: int) -> None:
+        connections.append(exchange.connection.getpeername())
+        exchange.answer(b"")
+
+    assert lines_of(WEBHOOKS, script=script) == ["child sent", "parent sent", "parent sent"]
+    assert [connections.count(connection) for connection in dict.fromkeys(connections)] == [4, 2]

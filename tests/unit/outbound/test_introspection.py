@@ -30,10 +30,11 @@ from incoming_payments.limits import (
 )
 from incoming_payments.outbound import _aiohttp, _http, introspection
 from incoming_payments.outbound._aiohttp import AsyncHttpClient
-from incoming_payments.outbound._breaker import AsyncSingleFlight, Breaker, SingleFlight
+from incoming_payments.outbound._breaker import Breaker, SingleFlight
 from incoming_payments.outbound._http import HttpFailed, LookUps, MayConnect, failed
 from incoming_payments.outbound.introspection import AsyncHttpIntrospector, HttpIntrospector
 from kits.document_kit import inject_resolver
+from kits.http_clients import SharedClient, send
 from kits.introspectors import ISSUER, QUERY, RAFIKI, RFC, Async, Crowd, Sync
 from kits.odd_answers import OF_RAFIKI, OVER_HTTP, Answered, Serve, an_answer, authorization_server, octets
 from kits.scripted_server import Exchange, scripted_server
@@ -279,21 +280,21 @@ def test_time_includes_the_wait_for_a_connection(kind: Kind) -> None:
     ],
     ids=["too large", "cut off", "no HTTP"],
 )
-def test_answer_that_cannot_be_used(kind: Kind, script: Script, text: str) -> None:
+def test_answer_that_cannot_be_used(script: Script, text: str) -> None:
     """An answer that is too large, cut off or not HTTP is a failure, and the connection is given back."""
     with scripted_server(script) as server:
         for _ in range(2):
             with pytest.raises(HttpFailed, match=text) as raised:
-                kind.send(RequestMessage("POST", server.url, (), b"{}"), connections=1)
+                send(RequestMessage("POST", server.url, (), b"{}"), connections=1)
             assert not raised.value.is_connection
     assert len(server.requests) == 2
 
 
-def test_redirects_cookies_and_codings_are_left_alone(kind: Kind) -> None:
+def test_redirects_cookies_and_codings_are_left_alone() -> None:
     """The client returns the answer unchanged. It sends no cookie back."""
     fields = "Location: http://127.0.0.1:1/", "Set-Cookie: a=b", "Content-Encoding: gzip"
     with scripted_server(lambda exchange, _: exchange.answer(b"not gzip", 307, *fields)) as server:
-        answer = kind.send(RequestMessage("GET", f"{server.url}?q=%2F", ()), times=2)
+        answer = send(RequestMessage("GET", f"{server.url}?q=%2F", ()), times=2)
     assert (answer.status, answer.body, answer.headers["location"]) == (307, b"not gzip", "http://127.0.0.1:1/")
     for request in server.requests:
         assert request.head.startswith("GET /introspect?q=%2F HTTP/1.1\r\n")
@@ -301,7 +302,7 @@ def test_redirects_cookies_and_codings_are_left_alone(kind: Kind) -> None:
         assert "cookie" not in request.head.lower()
 
 
-def test_addresses_can_be_refused(kind: Kind) -> None:
+def test_addresses_can_be_refused() -> None:
     """A refused address gets no connection, whatever name leads to it."""
     asked = []
 
@@ -313,19 +314,19 @@ def test_addresses_can_be_refused(kind: Kind) -> None:
     with scripted_server(active) as server:
         for url in (server.url, server.url.replace("127.0.0.1", "localhost")):
             with pytest.raises(HttpFailed, match="may not connect to the address") as raised:
-                kind.send(RequestMessage("GET", url, ()), may_connect=may_connect)
+                send(RequestMessage("GET", url, ()), may_connect=may_connect)
             assert raised.value.is_connection
     assert server.connections == 0
     assert ip_address("127.0.0.1") in asked
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{port}/", "https://no-such-host.invalid/"])
-def test_server_that_cannot_be_reached_is_a_failure(kind: Kind, url: str) -> None:
+def test_server_that_cannot_be_reached_is_a_failure(url: str) -> None:
     """A refused connection and a name that is not in the DNS are failures before any byte of an answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(HttpFailed, match="cannot be reached") as raised:
-        kind.send(RequestMessage("GET", url.format(port=port), ()))
+        send(RequestMessage("GET", url.format(port=port), ()))
     assert raised.value.is_connection
 
 
@@ -333,11 +334,11 @@ def test_host_without_addresses_is_a_failure(monkeypatch: pytest.MonkeyPatch) ->
     """The resolver may return an empty list."""
     inject_resolver(monkeypatch, lambda _: [])
     with pytest.raises(HttpFailed, match="has no address"):
-        Sync.send(RequestMessage("GET", "http://bank.example/", ()))
+        send(RequestMessage("GET", "http://bank.example/", ()))
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_request_is_sent_once(kind: Kind, method: str) -> None:
+def test_request_is_sent_once(method: str) -> None:
     """Neither library repeats a request, on a new connection or on a kept one that the server closes."""
 
     def answer(exchange: Exchange, number: int) -> None:
@@ -346,25 +347,25 @@ def test_request_is_sent_once(kind: Kind, method: str) -> None:
     with scripted_server(answer) as server:
         for times in (2, 1):
             with pytest.raises(HttpFailed) as failed:
-                kind.send(RequestMessage(method, server.url, (), b"{}" if method == "POST" else b""), times=times)
+                send(RequestMessage(method, server.url, (), b"{}" if method == "POST" else b""), times=times)
             assert failed.value.is_connection
-            assert ": ClientConnectionError: " in str(failed.value) or kind is Sync
+            assert ": ClientConnectionError: " in str(failed.value)
     assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize(
     "target", ["/a%2fb%c3%a9", "/%61%zz", "/a|b^c", "/a//b", "//evil.example/a", "/a?b=%2f&c=|", "/~a'(b)"]
 )
-def test_target_is_sent_as_it_is(kind: Kind, target: str) -> None:
+def test_target_is_sent_as_it_is(target: str) -> None:
     """The spelling of a URL names a wallet address, so no library may change it."""
     with scripted_server(active) as server:
         url = server.url.removesuffix("/introspect")
-        assert kind.send(RequestMessage("GET", f"{url}{target}", ()), bytes_max=10_000).status == 200
+        assert send(RequestMessage("GET", f"{url}{target}", ()), bytes_max=10_000).status == 200
     assert [request.head.partition("\r\n")[0] for request in server.requests] == [f"GET {target} HTTP/1.1"]
     assert ":path" not in server.requests[0].head
 
 
-def test_slow_resolver_takes_few_threads(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_resolver_takes_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names with a slow resolver do not use up the threads of the process. One name takes one thread."""
     ended = threading.Event()
     names: list[str] = []
@@ -375,7 +376,7 @@ def test_slow_resolver_takes_few_threads(kind: Kind, monkeypatch: pytest.MonkeyP
         raise OSError(2, "no such name")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    client = kind.shared(bytes_max=1000)
+    client = SharedClient(bytes_max=1000)
     urls = [f"http://{n}.example/" for n in range(LOOK_UPS_MAX)]
     begin = time.monotonic()
     try:
@@ -445,7 +446,7 @@ def test_missing_thread_for_a_look_up_is_a_failure(monkeypatch: pytest.MonkeyPat
     assert look_ups.start("localhost", 1).result(10)
 
 
-def test_name_with_many_addresses_does_not_exceed_the_time(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_with_many_addresses_does_not_exceed_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner of a name can give it thousands of addresses that do not answer."""
     with socket.socket() as full, contextlib.ExitStack() as waiting:
         full.bind(("0.0.0.0", 0))  # noqa: S104 - for all of 127.0.0.0/8
@@ -459,15 +460,15 @@ def test_name_with_many_addresses_does_not_exceed_the_time(kind: Kind, monkeypat
         inject_resolver(monkeypatch, lambda _: addresses)
         begin = time.monotonic()
         with pytest.raises(HttpFailed, match="did not answer"):
-            kind.send(RequestMessage("GET", f"http://many.example:{port}/", ()), timeout_s=0.3)
+            send(RequestMessage("GET", f"http://many.example:{port}/", ()), timeout_s=0.3)
         assert time.monotonic() - begin < 2
 
 
 @pytest.mark.parametrize("text", [b"HTTP/1.1 \x1b[2J\r\n2026 CRITICAL forged\n\r\n", b"x" * 5000 + b"\r\n\r\n"])
-def test_text_of_a_server_stays_in_its_line_of_the_log(kind: Kind, text: bytes) -> None:
+def test_text_of_a_server_stays_in_its_line_of_the_log(text: bytes) -> None:
     """A hostile server cannot write a line of its own into the log, control a terminal, or fill the log."""
     with scripted_server(says(text)) as server, pytest.raises(HttpFailed) as failure:
-        kind.send(RequestMessage("GET", server.url, ()))
+        send(RequestMessage("GET", server.url, ()))
     assert str(failure.value).isprintable()
     assert len(str(failure.value)) < 1000
 
@@ -477,13 +478,13 @@ def test_line_break_in_an_error_of_a_library_stays_out_of_the_log() -> None:
     assert str(failed("https://a.example", OSError("1,\x852\n\x1b[2J"), is_connection=False)).isprintable()
 
 
-def test_tls_is_verified(kind: Kind) -> None:
+def test_tls_is_verified() -> None:
     """A server without TLS at an https URL is a failure that is not repeated."""
     with scripted_server(says(b"HTTP/1.1 400 No TLS here\r\n\r\n")) as server:
         url = server.url.replace("http:", "https:")
         for tls in (None, ssl.create_default_context()):
             with pytest.raises(HttpFailed, match="SSL") as raised:
-                kind.send(RequestMessage("GET", url, ()), tls=tls)
+                send(RequestMessage("GET", url, ()), tls=tls)
             assert not raised.value.is_connection
 
 
@@ -603,33 +604,11 @@ def test_failure_without_a_waiting_query_is_reported_once(caplog: pytest.LogCapt
 
     async def main() -> None:
         with pytest.raises(PortUnavailable):
-            await AsyncSingleFlight[int]().run("key", fail)
+            await SingleFlight[int]().run("key", fail)
         gc.collect()
 
     asyncio.run(main())
     assert not caplog.records
-
-
-def test_stopped_thread_does_not_stop_the_others() -> None:
-    """Threads that wait for a thread that is stopped get a temporary failure."""
-    flights: SingleFlight[int] = SingleFlight()
-    begun, released = threading.Event(), threading.Event()
-
-    def work() -> int:
-        begun.set()
-        released.wait()
-        raise KeyboardInterrupt
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(flights.run, "key", work, timeout_s=5)
-        begun.wait()
-        second = pool.submit(flights.run, "key", work, timeout_s=5)
-        time.sleep(0.1)
-        released.set()
-        with pytest.raises(PortUnavailable):
-            second.result()
-        with pytest.raises(KeyboardInterrupt):
-            first.result()
 
 
 def test_breaker_opens_and_closes() -> None:
@@ -1020,11 +999,11 @@ def test_client_may_move_to_another_loop() -> None:
         assert [asyncio.run(send()), asyncio.run(send())] == [200, 200]
 
 
-def test_body_without_a_length_is_read_to_its_end(kind: Kind) -> None:
+def test_body_without_a_length_is_read_to_its_end() -> None:
     """A server may end the body by closing the connection."""
     body = octets(an_answer())
     with scripted_server(says(b"HTTP/1.1 200 OK\r\n\r\n" + body)) as server:
-        assert kind.send(RequestMessage("POST", server.url, (), b"{}")).body == body
+        assert send(RequestMessage("POST", server.url, (), b"{}")).body == body
 
 
 UNBOUNDED = 1 << 40  # so that only the time ends a flood
@@ -1036,14 +1015,14 @@ def floods(exchange: Exchange, _: int) -> None:
         exchange.send(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
 
 
-def test_time_is_bounded_for_a_server_that_never_pauses(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_bounded_for_a_server_that_never_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time ends also when each read finds bytes."""
     monkeypatch.setattr(_http, "INTERIM_RESPONSES_MAX", UNBOUNDED)
     monkeypatch.setattr(_http, "ANSWER_LINES_MAX", UNBOUNDED)
     with scripted_server(floods) as server:
         begin = time.monotonic()
         with pytest.raises(HttpFailed, match=r"did not answer within 0\.3 s"):
-            kind.send(RequestMessage("GET", server.url, ()), timeout_s=0.3, bytes_max=UNBOUNDED)
+            send(RequestMessage("GET", server.url, ()), timeout_s=0.3, bytes_max=UNBOUNDED)
         assert time.monotonic() - begin < 5
 
 
@@ -1113,7 +1092,7 @@ def test_answer_that_is_too_large_does_not_open_the_breaker(connect: Open) -> No
 
 def test_work_of_a_loop_that_has_ended_is_not_awaited() -> None:
     """A loop can be closed without the end of its tasks. The next loop starts the work again."""
-    flights: AsyncSingleFlight[int] = AsyncSingleFlight()
+    flights: SingleFlight[int] = SingleFlight()
 
     async def wait() -> int:
         await asyncio.sleep(60)
@@ -1136,3 +1115,56 @@ def test_work_of_a_loop_that_has_ended_is_not_awaited() -> None:
     left.cancel()
     loop.run_until_complete(asyncio.gather(left, return_exceptions=True))
     loop.close()
+
+
+# --- the thread of a sync port -----------------------------------------------------------------------
+
+
+def test_thread_that_cannot_be_started_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system without more threads is an outage, and no defect. The next call tries again."""
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with scripted_server(active) as server, contextlib.closing(Sync(server.url)) as introspector:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_thread)
+            with pytest.raises(AuthorizationServerUnavailable, match="can't start new thread"):
+                introspector.introspect()
+        assert introspector.introspect() is not None
+
+
+def test_close_ends_the_requests_of_other_threads() -> None:
+    """They fail at once, and a later call starts another thread."""
+    arrived = threading.Event()
+
+    def hangs_once(exchange: Exchange, number: int) -> None:
+        if number:
+            active(exchange)
+        else:
+            arrived.set()
+            exchange.ended.wait(20)
+
+    with scripted_server(hangs_once) as server, ThreadPoolExecutor() as pool:
+        introspector = Sync(server.url, timeout_s=20)
+        call = pool.submit(introspector.introspect)
+        arrived.wait()
+        introspector.close()
+        with pytest.raises(AuthorizationServerUnavailable, match="the client was closed"):
+            call.result(5)
+        assert introspector.introspect() is not None
+        introspector.close()
+        introspector.close()  # it may be repeated
+
+
+def test_thread_ends_with_its_introspector() -> None:
+    """A host may forget to close the introspector."""
+    before = threading.enumerate()
+    with scripted_server(active) as server:
+        introspector = Sync(server.url)
+        introspector.introspect()
+        (thread,) = [one for one in threading.enumerate() if one not in before and one.name.endswith("-requests")]
+        del introspector
+        gc.collect()
+        thread.join(5)
+        assert not thread.is_alive()

@@ -35,7 +35,7 @@ from incoming_payments.httpsig import (
     verify_digest,
 )
 from incoming_payments.httpsig.fields import parse_dictionary
-from incoming_payments.limits import HEADER_BYTES_MAX
+from incoming_payments.limits import HEADER_BYTES_MAX, SF_PARTS_MAX
 from kits.both_paths import OnSlowPath, both, only_fast_path
 from kits.signed_requests import KEY, KEYS, NOW, NOW_S, get, signed_get, signed_post
 
@@ -192,6 +192,7 @@ mutated_inputs = st.tuples(plain_inputs, edits).map(lambda pair: _edited(*pair))
 @example(text=f'sig1=("a"){"".join([f";a{number}=1" for number in range(16)])}')
 @example(text=f'sig1=("a"){"".join([f";a{number}=1" for number in range(17)])}')
 @example(text=f'sig1=("{"a" * HEADER_BYTES_MAX}")')
+@example(text=f'sig1=("{" " * SF_PARTS_MAX}")')
 def test_fast_path_for_a_signature_input_agrees_with_the_parser(text: str) -> None:
     """The fast path and the parser return the same value with the same types, or raise the same error."""
     fast_path, specification = both([text])

@@ -130,7 +130,7 @@ def of_frame(frame: type[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-frames = st.one_of([of_frame(frame) for frame in FRAMES])
+frames = st.one_of([of_frame(frame) for frame in FRAMES.values()])
 stream_packets = st.builds(
     StreamPacket, st.sampled_from(list(PacketType)), uint64, uint64, st.lists(frames, max_size=8)
 )

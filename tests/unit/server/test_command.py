@@ -14,10 +14,11 @@ from incoming_payments.server.dev import demo
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [
-        (["--help"], ["init", "serve", "backup", "sign", "demo"]),
+        (["--help"], ["init", "serve", "backup", "audit", "sign", "demo"]),
         (["init", "--help"], ["folder", "--port"]),
         (["serve", "--help"], ["--config"]),
-        (["backup", "--help"], ["target", "--config"]),
+        (["backup", "--help"], ["target", "--config", "--audit"]),
+        (["audit", "--help"], ["database", "--json"]),
         (["sign", "--help"], ["METHOD", "URL", "--data", "--header", "--config", "--key-id", "--token", "--cover"]),
         (["demo", "--help"], ["usage: incoming-payments demo"]),
     ],

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from incoming_payments.limits import BODY_PARTS_MAX, HEADERS_MAX, PIPELINED_REQUESTS_MAX
+from incoming_payments.limits import BODY_PARTS_MAX, FIELDS_READ_MAX, HEADERS_MAX, PIPELINED_REQUESTS_MAX
 from kits.processes import Bank, unsigned
 from kits.raw_http import answers, exchange
 
@@ -32,6 +32,10 @@ SMUGGLING: Final = {
     ),
     "another protocol behind many fields": (
         b"X: y\r\n" * HEADERS_MAX + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n" % len(HIDDEN),
+        [431],
+    ),
+    "a coding before chunked, behind many fields": (
+        b"X: y\r\n" * HEADERS_MAX + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         [431],
     ),
     "nothing wrong": (b"Content-Length: %d\r\n\r\n" % len(HIDDEN), [401]),
@@ -128,6 +132,19 @@ def test_body_of_very_many_chunks_is_refused(running: int, more: int) -> None:
     chunks = b"1\r\n \r\n" * (BODY_PARTS_MAX + more) + b"2\r\n{}\r\n0\r\n\r\n"
     found = answers(exchange(running, start + b"Transfer-Encoding: chunked\r\n\r\n" + chunks))
     assert (401 in [status for status, _ in found]) == (more < 0)
+
+
+@pytest.mark.parametrize(
+    ("rest", "status"),
+    [(b"", 431), (b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", 401)],
+    ids=["header fields", "trailer fields"],
+)
+def test_very_many_fields_end_the_connection(running: int, rest: bytes, status: int) -> None:
+    """The client is not authenticated yet, and each field takes time, also a trailer field."""
+    start = POST + b"Connection: close\r\n" + rest
+    most = FIELDS_READ_MAX - start.count(b":")
+    found = [answers(exchange(running, start + b"a:\r\n" * count + b"\r\n")) for count in (most, most + 1)]
+    assert [code for [(code, _)] in found] == [status, 400]
 
 
 def test_bytes_of_finished_headers_and_bodies_are_not_counted(running: int) -> None:

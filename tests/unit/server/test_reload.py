@@ -17,7 +17,7 @@ from incoming_payments.gnap import AccessToken, TokenQuery
 from incoming_payments.hosts.asgi import Receive, Scope, Send
 from incoming_payments.server.command import main
 from incoming_payments.server.config.settings import Settings, load_settings
-from incoming_payments.server.health import Application
+from incoming_payments.server.fixed_paths import Application
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET
 from incoming_payments.server.reload import ReloadableApplication
 from incoming_payments.testing.sender import Ending, Payee, over_http, pay

@@ -232,6 +232,6 @@ def test_database_in_a_missing_folder_is_refused(folder: Path, capsys: pytest.Ca
     path.write_text(text.replace("payments.sqlite3", "none/payments.sqlite3"), "utf-8")
 
     assert main(["serve", "--config", str(path)]) == 1
-    why = f"the folder {folder / 'none'} does not exist: create the folder, or give a file in another folder"
+    why = f"the directory {folder / 'none'} does not exist: create it for the database"
     says = f"incoming-payments: {path}: database: {why}\n"
     assert says == capsys.readouterr().err

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from incoming_payments.domain.idempotency import KeyedCreation
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import InvalidValue, PaymentExists, PaymentNotFound, StoreUnavailable
-from incoming_payments.ports import Nonces, PaymentStore
+from incoming_payments.ports import Erasure, Nonces, PaymentStore
 from incoming_payments.stores.memory import MemoryNonces, MemoryStore
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.contract import StoreContract
+from incoming_payments.testing.erasure import ErasureContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
-from incoming_payments.testing.steps import create, created_under
+from incoming_payments.testing.steps import create
 
 
 class TestMemoryStore(StoreContract):
@@ -24,6 +24,15 @@ class TestMemoryStore(StoreContract):
     def make_store(self, directory: Path) -> PaymentStore:  # noqa: ARG002 - part of the hook
         """Return a new store, which needs no directory."""
         return MemoryStore()
+
+
+class TestMemoryErasure(ErasureContract):
+    """The contract suite against `MemoryErasure`."""
+
+    def make(self, directory: Path) -> tuple[PaymentStore, Erasure]:  # noqa: ARG002 - part of the hook
+        """Return a new store, which needs no directory."""
+        store = MemoryStore()
+        return store, store.erasure
 
 
 class TestMemoryNonces(NonceContract):
@@ -72,29 +81,6 @@ def test_negative_limit_finds_no_payment() -> None:
     for _ in range(2):
         create(store, a_creation(expires_in_s=1))
     assert store.find_expired(NOW + timedelta(days=1), -1) == []
-
-
-def test_ended_keys_are_removed() -> None:
-    """The memory for keys is bounded by the payments that were created within the time of a key."""
-    store = MemoryStore()
-    for number in range(9):
-        store.insert(a_creation(key=f"order-{number}", kept_s=number))
-    store.insert(a_creation(key="new", now=NOW + timedelta(seconds=5)))
-    keys = [row.key for row in store._rows.values() if isinstance(row, KeyedCreation)]
-    assert keys == ["order-5", "order-6", "order-7", "order-8", "new"]
-
-
-def test_interrupted_insert_removes_no_later_key() -> None:
-    """An insert that an interrupt ended before its write has left an entry, which may fit a later record."""
-    store = MemoryStore()
-    ended = a_creation(key="order-1", kept_s=1).keyed
-    assert ended is not None
-    store._keys_by_end.append((ended.until, (ended.client, ended.key, "key")))
-    store._keys_by_end.append((ended.until, (ended.client, "order-2", "key")))
-    kept = a_creation(key="order-1", kept_s=60)
-    store.insert(kept)
-    store.insert(a_creation(key="other", now=NOW + timedelta(seconds=2)))
-    assert created_under(store, "order-1", NOW + timedelta(seconds=2)) == kept.keyed
 
 
 def test_interrupted_call_removes_no_later_key() -> None:

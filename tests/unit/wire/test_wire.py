@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.methods import IlpPaymentMethod
@@ -499,7 +500,7 @@ def test_absent_optional_members_are_left_out() -> None:
 
 def test_empty_metadata_is_written() -> None:
     """Empty metadata is written as `{}`."""
-    view = PaymentView("i", URL, False, Amount(0, USD), NOW, NOW, (), metadata=MetadataJson("{}"))
+    view = evolve(VIEW, metadata=MetadataJson("{}"))
     assert json.loads(write_view(view))["metadata"] == {}
 
 

@@ -11,6 +11,7 @@ from attrs import frozen
 
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.feed import ConsumerName, DeliveryRecord
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
@@ -293,9 +294,47 @@ class FindExpired(Effect[Sequence[PaymentId]]):
 
 
 @frozen
+class EraseMetadata(Effect[IncomingPayment]):
+    """Erase the metadata of one payment. Raises `PaymentNotFound`."""
+
+    method: ClassVar = "erasure.erase"
+    answers: ClassVar = (IncomingPayment,)
+    id: PaymentId
+
+
+@frozen
+class EraseEnded(Effect[bool]):
+    """Erase the metadata of a batch of the payments that ended before `before`. Answer whether none is left."""
+
+    method: ClassVar = "erasure.erase_ended"
+    answers: ClassVar = (bool,)
+    before: datetime
+
+
+@frozen
 class FindPayments(Effect[Sequence[IncomingPayment]]):
     """Find the payments of one page, newest first."""
 
     method: ClassVar = "store.find_payments"
     answers: ClassVar = (Sequence,)
     query: PaymentQuery
+
+
+@frozen
+class FindDeadLetters(Effect[Sequence[DeliveryRecord]]):
+    """Return at most `limit` dead letters of a consumer that follow `after`, oldest first."""
+
+    method: ClassVar = "feed.dead_letters"
+    answers: ClassVar = (Sequence,)
+    consumer: ConsumerName
+    after: DeliveryRecord | None
+    limit: int
+
+
+@frozen
+class Redeliver(Effect[None]):
+    """Make a dead letter due again at the time `now`."""
+
+    method: ClassVar = "feed.redeliver"
+    delivery: DeliveryRecord
+    now: datetime

@@ -40,7 +40,19 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.ReserveUnpaid: ("quotas", lambda port, effect: port.reserve(effect.client, effect.id)),
     effects.ReleaseUnpaid: ("quotas", lambda port, effect: port.release(effect.client, effect.id)),
     effects.FindExpired: ("store", lambda port, effect: port.find_expired(effect.now, effect.limit)),
+    effects.EraseMetadata: ("erasure", lambda port, effect: port.erase(effect.id)),
+    effects.EraseEnded: ("erasure", lambda port, effect: port.erase_ended(effect.before)),
     effects.FindPayments: ("store", lambda port, effect: port.find_payments(effect.query)),
+    effects.FindDeadLetters: (
+        "feed",
+        lambda port, effect: port.dead_letters(effect.consumer, effect.after, effect.limit),
+    ),
+    effects.Redeliver: (
+        "feed",
+        lambda port, effect: port.redeliver(
+            effect.delivery.consumer, effect.delivery.payment_id, effect.delivery.first_version, effect.now
+        ),
+    ),
 }
 # The answers when an optional port is missing. Every request is approved, and no quota applies.
 _WITHOUT_PORT: Final[Mapping[type[effects.Effect[Any]], Any]] = {

@@ -23,6 +23,7 @@ from incoming_payments.limits import (
     PORT_MAX,
     QUOTA_REQUESTS_MAX,
     QUOTA_UNPAID_MAX,
+    REFERENCE_CHARS_MAX,
     SIGNATURE_AGE_S_DEFAULT,
     SIGNATURE_AGE_S_MAX,
     WORKERS_MAX,
@@ -30,6 +31,7 @@ from incoming_payments.limits import (
 from incoming_payments.server.config.access import AuthorizationServerTable, TokenTable
 from incoming_payments.server.config.packets import IlpTable, PeerTable
 from incoming_payments.server.config.setting import invalid, setting, table, tables_of, toml
+from incoming_payments.server.config.sweep import SweepTable
 from incoming_payments.server.config.wallet_addresses import WalletAddressesTable, WalletAddressTable
 from incoming_payments.server.output import LOG_FORMATS, LogFormat
 
@@ -59,6 +61,11 @@ def _check_mount(_: object, attribute: "Attribute[str]", mount: str | None) -> N
     if mount and not _MOUNT.fullmatch(mount):
         text = 'must be "", or a path such as "/op" that has no slash at the end, no dot segments and no query'
         raise invalid(attribute, text)
+
+
+def _check_reference(_: object, attribute: "Attribute[str]", member: str | None) -> None:
+    if member is not None and not 1 <= len(member) <= REFERENCE_CHARS_MAX:
+        raise invalid(attribute, f"must have 1 to {REFERENCE_CHARS_MAX} characters")
 
 
 @frozen(kw_only=True)
@@ -198,6 +205,14 @@ class Configuration:
     database: Path = setting(
         "the SQLite file for the payments, which other processes may use at the same time", written='"payments.sqlite3"'
     )
+    reference: str | None = setting(
+        "the member of `metadata` by which your own app finds payments, such as `externalRef`. If the database has "
+        "payments, run `incoming-payments reindex` after a change",
+        None,
+        "the member that the database indexes",
+        check=_check_reference,
+        written='"externalRef"',
+    )
     listen: ListenTable = table("The address to listen on.", ListenTable())
     wallet_address: tuple[WalletAddressTable, ...] = table(
         "A wallet address that this service hosts. This table excludes [wallet_addresses].",
@@ -234,6 +249,9 @@ class Configuration:
     limits: LimitsTable = table("Limits and policies of the service.", LimitsTable())
     quotas: QuotasTable = table(
         "The quotas of each client, which all workers share. A client that exceeds a quota gets 429.", QuotasTable()
+    )
+    sweep: SweepTable = table(
+        "The sweep, which writes `expired` events, erases old metadata, and deletes old deliveries.", SweepTable()
     )
 
 

@@ -1,31 +1,9 @@
-"""The settings of `serve` as text: the configuration that `init` writes, and the table in `docs/server.md`."""
+"""The configuration that `init` writes, from the declarations of the settings."""
 
 import textwrap
 from collections.abc import Collection, Iterator
-from datetime import datetime
-from typing import Final
 
-from incoming_payments.server.config.setting import REQUIRED, Setting, toml
 from incoming_payments.server.config.tables import TABLES
-
-
-def documented() -> str:
-    """Return all settings as a Markdown table, for `docs/server.md`."""
-    lines = ["| table | setting | type | meaning | when left out |", "|---|---|---|---|---|"]
-    for table in TABLES:
-        heading = f"`{table.header}`" + (f", {table.least}" if table.least else "") if table.header else ""
-        for setting in table.settings:
-            meaning = setting.meaning + (f"; {setting.values}" if setting.values else "")
-            cells = [heading, f"`{setting.name}`", TYPES[setting.type], meaning, _otherwise(setting)]
-            lines.append(f"| {' | '.join(cells)} |")
-            heading = ""
-    return "\n".join(lines)
-
-
-def _otherwise(setting: Setting) -> str:
-    if setting.default is REQUIRED:
-        return "error"
-    return setting.otherwise or f"`{toml(setting.default)}`"
 
 
 def template(*, has_authorization_server: bool, active: Collection[str] = (), **values: object) -> str:
@@ -58,12 +36,3 @@ def _template_lines(omitted: Collection[str], active: Collection[str]) -> Iterat
 
 def _comment(text: str, start: str) -> Iterator[str]:
     yield from textwrap.wrap(text, 118, initial_indent=start, subsequent_indent=start, break_on_hyphens=False)
-
-
-TYPES: Final = {
-    str: "string",
-    int: "integer",
-    bool: "boolean",
-    list: "array",
-    datetime: "date-time",
-}

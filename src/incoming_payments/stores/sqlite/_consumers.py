@@ -18,7 +18,9 @@ _INSERT_CONSUMER: Final = f"INSERT INTO consumers ({SETTINGS}, scanned_to, is_re
 _UPDATE_CONSUMER: Final = f"UPDATE consumers SET ({SETTINGS}) = (?{', ?' * 6}) WHERE name = ?"  # noqa: S608
 _UPDATE_HEALTH: Final = "UPDATE consumers SET failing_since = ?, disabled_at = ? WHERE name = ?"
 _SELECT_OLD: Final = "SELECT id, version, wallet_address FROM payments WHERE id > ? ORDER BY id LIMIT ?"
-_SELECT_HEAD: Final = "SELECT version FROM events WHERE payment_id = ? AND kind IN ({}) ORDER BY version DESC LIMIT 1"
+_SELECT_HEAD: Final = "SELECT version FROM events AS e {} WHERE payment_id = ? AND {} ORDER BY version DESC LIMIT 1"
+# The events that are neither the first one nor `credited`. A payment has at most one of them.
+OTHER_KINDS: Final = "INDEXED BY events_of_other_kinds", "e.kind <> 'credited' AND e.version > 1"
 _INSERT_STREAM: Final = (
     "INSERT OR IGNORE INTO streams (consumer, payment_id, acknowledged, head, due_at, is_open) "
     "VALUES (?, ?, 0, ?, ?, 0)"
@@ -49,14 +51,16 @@ def register(rows: Batch, consumer: Consumer, start: Start, now: datetime) -> bo
         (number,) = rows.connection.execute("SELECT count(*) FROM consumers").fetchone()
         if number >= CONSUMERS_MAX:
             raise InvalidValue(f"the feed has {number} consumers already: remove one of them", member="name")
-        scanned_to = "" if start is Start.BEGINNING else None
+        scanned_to = "" if Start(start) is Start.BEGINNING else None
         rows.connection.execute(_INSERT_CONSUMER, (*settings_row(consumer), scanned_to))
     elif found[1]:
         raise InvalidValue(f"the consumer {consumer.name} is being removed: complete the removal first", member="name")
     else:
         scanned_to = found[0]
         rows.connection.execute(_UPDATE_CONSUMER, (*settings_row(consumer), consumer.name))
-    return scanned_to is None or _scan(rows, consumer, scanned_to, now)
+    is_ready = scanned_to is None or _scan(rows, consumer, scanned_to, now)
+    rows.makes_due |= is_ready
+    return is_ready
 
 
 def _scan(rows: Batch, consumer: Consumer, after: str, now: datetime) -> bool:
@@ -77,8 +81,16 @@ def _scan(rows: Batch, consumer: Consumer, after: str, now: datetime) -> bool:
 
 
 def _head(rows: Batch, kinds: frozenset[EventKind], id: str) -> int | None:
-    row = rows.connection.execute(_SELECT_HEAD.format(placeholders(kinds)), (id, *kinds)).fetchone()
-    return None if row is None else int(row[0])
+    """Return the last version with one of `kinds`, or `None`. Pass over the excluded `credited` events by an index."""
+    queries = [("", f"kind IN ({placeholders(kinds)})")]
+    if EventKind.CREDITED not in kinds:
+        index, others = OTHER_KINDS
+        queries = [(index, f"{others} AND {queries[0][1]}"), ("", f"version = 1 AND {queries[0][1]}")]
+    for query in queries:
+        row = rows.connection.execute(_SELECT_HEAD.format(*query), (id, *kinds)).fetchone()
+        if row is not None:
+            return int(row[0])
+    return None
 
 
 def remove(rows: Batch, name: ConsumerName) -> bool:
@@ -116,7 +128,7 @@ def set_enabled(rows: Batch, name: ConsumerName, now: datetime, *, enabled: bool
     """Disable or enable the consumer."""
     require(rows, name)
     write_health(rows, name, Health(disabled_at=None if enabled else now))
-    rows.makes_due = enabled
+    rows.makes_due |= enabled
 
 
 def require(rows: Rows, name: ConsumerName) -> tuple[Consumer, Health, bool]:

@@ -6,6 +6,7 @@ due: each finds its rows by a primary key or by an index, however many events th
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import DeliveryNotFound
 from incoming_payments.limits import DELIVERY_EVENTS_MAX, FEED_ROWS_MAX
 from incoming_payments.ports import Render
-from incoming_payments.stores.sqlite._consumers import find, placeholders, require, write_health
+from incoming_payments.stores.sqlite._consumers import OTHER_KINDS, find, placeholders, require, write_health
 from incoming_payments.stores.sqlite._queue import DecideRaised
 from incoming_payments.stores.sqlite._rows import (
     Batch,
@@ -59,7 +60,6 @@ _SELECT_EVENTS: Final = (
     "LEFT JOIN credits AS c ON c.payment_id = e.payment_id AND c.credit_id = e.credit_id "
     "WHERE e.payment_id = ? AND e.version BETWEEN ? AND ? AND {} ORDER BY e.version LIMIT ?"
 )
-_OTHER_KINDS: Final = "INDEXED BY events_of_other_kinds", "e.kind <> 'credited' AND e.version > 1"
 _LEASE_AGAIN: Final = (
     "UPDATE deliveries SET lease = ?, due_at = ?, attempts = attempts + 1 "
     "WHERE consumer = ? AND payment_id = ? AND first_version = ?"
@@ -122,8 +122,13 @@ def claim(
     count = feed.claimable(consumer, health, limit=limit, has_lease=bool(leases), now=now) if is_ready else 0
     due = connection.execute(_SELECT_DUE, (name, at, count)).fetchall()
     claims = [_next_attempt(rows, name, row, until) for row in due]
-    streams = connection.execute(_SELECT_STREAMS, (name, at, count - len(due))).fetchall()
-    claims += [_first_attempt(rows, consumer, row, render, now=now, until=until) for row in streams]
+    left = count - len(due)
+    with closing(connection.execute(_SELECT_STREAMS, (name, at, FEED_ROWS_MAX))) as streams:
+        for row in streams if left else ():
+            claims.append(_first_attempt(rows, consumer, row, render, now=now, until=until))
+            left -= claims[-1][0] is not None
+            if not left:
+                break
     for _, statements in claims:
         for statement, values in statements:
             connection.execute(statement, values)
@@ -133,9 +138,12 @@ def claim(
 def _next_attempt(rows: Batch, name: ConsumerName, row: Sequence[Any], until: datetime) -> _Claim:
     """Return a delivery that had an attempt before, and the statement that leases it."""
     id, first, last, payload, attempts = row
+    events = _events(rows, id, first, last, None)
+    if len(events) != last - first + 1:
+        raise _corrupt(f"a delivery of payment {id}", ValueError(f"events from {first} to {last} are missing"))
     delivery = Delivery(
         consumer=name,
-        events=_events(rows, id, first, last, frozenset(EventKind)),
+        events=events,
         payload=payload,
         attempt=attempts + 1,
         lease=_lease(),
@@ -152,7 +160,7 @@ def _first_attempt(
     If the filter has changed, it may admit none of the waiting events. The stream then has no delivery and ends.
     """
     id, acknowledged, head = row
-    waiting = _events(rows, id, acknowledged + 1, head, consumer.kinds or frozenset(EventKind))
+    waiting = _events(rows, id, acknowledged + 1, head, consumer.kinds)
     if not waiting:
         return None, [(_DELETE_STREAM, (consumer.name, id))]
     events = feed.next_delivery(consumer, waiting)
@@ -185,6 +193,7 @@ def settle(rows: Batch, delivery: Delivery, result: Result, now: datetime) -> bo
     ended_at = None if settled.ending is None else _micros(now)
     values = (settled.attempts, _optional_micros(settled.due_at), settled.ending, ended_at, settled.error)
     connection.execute(_SETTLE, (*values, *key))
+    rows.makes_due |= settled.due_at is not None
     if settled.health != health:
         write_health(rows, name, settled.health)
     if settled.ending is not None:
@@ -234,17 +243,20 @@ def skip(rows: Batch, name: ConsumerName, now: datetime) -> bool:
     return max(len(waiting), dropped) < FEED_ROWS_MAX
 
 
-def _events(rows: Rows, id: PaymentId, first: int, last: int, kinds: frozenset[EventKind]) -> tuple[FeedEvent, ...]:
+def _events(
+    rows: Rows, id: PaymentId, first: int, last: int, kinds: frozenset[EventKind] | None
+) -> tuple[FeedEvent, ...]:
     """Return the first of the events of the payment from version `first` to `last` that have one of `kinds`."""
     found: list[Any] = []
-    condition = f"e.kind IN ({placeholders(kinds)})"
-    if EventKind.CREDITED in kinds:
-        found += _select_events(rows, "", condition, (id, first, last, *kinds))
+    condition = "1" if kinds is None else f"e.kind IN ({placeholders(kinds)})"
+    values = (id, first, last, *(kinds or ()))
+    if kinds is None or EventKind.CREDITED in kinds:
+        found += _select_events(rows, "", condition, values)
     else:
         if first == 1:
             found += _select_events(rows, "", condition, (id, 1, 1, *kinds))
-        index, others = _OTHER_KINDS
-        found += _select_events(rows, index, f"{others} AND {condition}", (id, first, last, *kinds))
+        index, others = OTHER_KINDS
+        found += _select_events(rows, index, f"{others} AND {condition}", values)
     return tuple(_feed_event(id, row) for row in found)
 
 

@@ -48,7 +48,7 @@ class Engine:
         self.is_paused = False  # no connection is open, and none can be opened
         self._are_reads_held = False
         self._is_over = False  # the store is closed, and its writer has ended
-        self._reading = 0  # connections in use
+        self._reading: dict[object, Rows | None] = {}  # the reads in progress, and the connection of each
         self._writer: Writer | None = None
         self._idle: list[Rows] = []
         self._slow_reads = SlowReads()
@@ -99,21 +99,23 @@ class Engine:
         Raises the exceptions of `query`, and raises `StoreError` for an error of SQLite. Repeats `query` while another
         process locks the file.
         """
-        with self._lock:
+
+        def await_turn() -> None:
             self._state_changed.wait_for(lambda: not self._are_reads_held)
             self._await_open()
-            rows = self._take_idle()
-        return self._read(rows, lambda rows: self._file.patiently(lambda: query(rows)))
+
+        return self._read(await_turn, lambda rows: self._file.patiently(lambda: query(rows)), may_wait=True)
 
     def read_at_once(self, query: Callable[[Rows], T]) -> T | None:
         """Read in the thread of an event loop. Return `None` when the caller has to use `read_elsewhere`.
 
-        The function returns `None` when no connection is open and idle, when another process locks the file, when a
-        fork is pending, when reads are held back, and after slow reads (see `SlowReads`). In all other cases, the loop
-        waits for one read.
+        The function returns `None` when no connection is open and idle, when another process locks the file, while a
+        checkpoint makes reads wait, when a fork is pending, when reads are held back, and after slow reads (see
+        `SlowReads`). In all other cases, the loop waits for one read.
         """
         began_s = time.monotonic()
-        with self._lock:
+
+        def refuse_to_wait() -> None:
             if (
                 self._closed
                 or self._fork_pending
@@ -121,10 +123,10 @@ class Engine:
                 or not self._idle
                 or not self._slow_reads.may_read(began_s)
             ):
-                return None
-            rows = self._take_idle()
+                raise StoreUnavailable("the read would have to wait")
+
         try:
-            return self._read(rows, query)
+            return self._read(refuse_to_wait, query, may_wait=False)
         except StoreUnavailable:
             return None  # a thread outside the event loop can wait for the file
         finally:
@@ -143,25 +145,39 @@ class Engine:
                 self._are_reads_held = False
                 self._state_changed.notify_all()
 
-    def _take_idle(self) -> Rows | None:
-        self._reading += 1
-        return self._idle.pop() if self._idle else None
+    def _read(self, check_turn: Callable[[], None], query: Callable[[Rows], T], *, may_wait: bool) -> T:
+        """Return the answer of `query`, unless `check_turn`, which holds the lock, raises an error.
 
-    def _read(self, rows: Rows | None, query: Callable[[Rows], T]) -> T:
+        An interrupt, such as `KeyboardInterrupt`, may come at any line. A read that never ended would make every later
+        fork wait for ever. So the read begins and ends in the `try`. Ending it a second time does nothing.
+        """
+        read = object()
         try:
-            self._file.watch.check()
-            rows = rows or Rows(self._file.connect_reader())
-            answer = query(rows)
-            self.check_answer()
+            try:
+                answer = self._answer(read, check_turn, query, may_wait)
+            except IncomingPaymentsError:
+                self._end_reading(read)
+                raise
+            self._end_reading(read)
         except IncomingPaymentsError:
-            self._end_reading(rows)
             raise
         except BaseException as error:
-            self._end_reading(rows, broken=True)
+            self._end_reading(read, broken=True)
             if isinstance(error, Exception):
                 raise self._file.explain(error) from error
             raise
-        self._end_reading(rows)
+        return answer
+
+    def _answer(self, read: object, check_turn: Callable[[], None], query: Callable[[Rows], T], may_wait: bool) -> T:
+        with self._lock:
+            check_turn()
+            self._reading[read] = self._idle.pop() if self._idle else None
+        self._file.watch.check(may_wait=may_wait)
+        rows = self._reading[read]
+        if rows is None:
+            rows = self._reading[read] = Rows(self._file.connect_reader())
+        answer = query(rows)
+        self._file.watch.check_answer(may_wait=may_wait)
         return answer
 
     def check_answer(self) -> None:
@@ -241,8 +257,9 @@ class Engine:
         if self._closed:
             raise StoreUnusable(f"the store of {self._file.path} is closed: open another store")
 
-    def _end_reading(self, rows: Rows | None, *, broken: bool = False) -> None:
+    def _end_reading(self, read: object, *, broken: bool = False) -> None:
         with self._lock:
+            rows = self._reading.pop(read, None)
             if rows is None:
                 pass
             elif broken or self._closed or len(self._idle) >= STORE_READERS_MAX:
@@ -250,7 +267,6 @@ class Engine:
             else:
                 # Keep the connection open, because a load that opens a connection takes over ten times as long.
                 self._idle.append(rows)
-            self._reading -= 1
             self._state_changed.notify_all()
             self._close_file()
 

@@ -24,6 +24,7 @@ from incoming_payments.stores.sqlite._opening import (
     rewrite_log,
     take_lock,
 )
+from incoming_payments.stores.sqlite._references import checked_member, indexed_member, prepare_reference
 from incoming_payments.stores.sqlite._schema import VERSION
 from incoming_payments.stores.sqlite._second_name import refuse_second_names
 from incoming_payments.stores.sqlite._versions import check_version, prepare_tables
@@ -36,17 +37,28 @@ SQLITE_VERSION_MIN: Final = (3, 37, 0)  # the first release with STRICT tables
 # between two commits of another process. With 1 ms, the slowest creates of two processes take 60 % longer (benchmark
 # `http`, p99).
 _POLL_S: Final = 0.0002
-COPY_S_MAX: Final = 0.01  # the longest wait for the write lock before a checkpoint, as long as several commits take
+# The longest wait for the write lock before a checkpoint. It is longer than several commits on a slow disk: if another
+# process always has a commit waiting, a shorter wait would always end during the next commit, and the log would grow.
+COPY_S_MAX: Final = 0.25
 
 # With `synchronous = FULL`, SQLite syncs the log at every commit. With a lower level, a power cut can remove
 # acknowledged commits. On macOS only F_FULLFSYNC reaches the disk.
 _SYNCED: Final = "synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"
+# SQLite overwrites removed data with zeros (see `_erasure`). Some builds of SQLite have this setting by default.
+_WRITES: Final = *_SYNCED, "secure_delete = ON"
 
 
 class DatabaseFile:
     """One SQLite file, from `prepare` to `watch.close`. A stop calls `on_stop` once, with the error."""
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_s: float, on_stop: OnStop | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        busy_s: float,
+        on_stop: OnStop | None = None,
+        reference: str | None = None,
+    ) -> None:
         if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
             least = ".".join(map(str, SQLITE_VERSION_MIN))
             raise StoreUnusable(
@@ -58,6 +70,8 @@ class DatabaseFile:
             text = f"busy_s, the seconds to wait for a lock, must be from 0 to {STORE_BUSY_S_MAX:g}"
             raise ConfigurationError(text, setting="busy_s")
         self._busy_s = busy_s
+        self._wanted = checked_member(reference)
+        self.reference: str | None = None  # the member of the metadata that the database indexes
         self.watch = FileWatch(self.path, on_stop)
         self._held: tuple[sqlite3.Connection, sqlite3.Connection] | None = None  # see `_hold`
         self._holding = threading.Lock()
@@ -130,7 +144,7 @@ class DatabaseFile:
     def connect_writer(self) -> sqlite3.Connection:
         """Return a connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
         return self._connect(
-            *_SYNCED,
+            *_WRITES,
             f"journal_size_limit = {STORE_LOG_KEPT_BYTES_MAX}",
         )
 
@@ -220,8 +234,11 @@ class DatabaseFile:
             self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
             rewrite_log(self.watch)
             connection.rollback()
-            _set(connection, *_SYNCED)
+            _set(connection, *_WRITES)
             self.patiently(lambda: prepare_tables(connection, self.path, is_alone=is_alone))
+            self.patiently(lambda: prepare_reference(connection, self.path, self._wanted))
+            self.reference = self.patiently(lambda: indexed_member(connection))
+            self._wanted = None  # a process that has the database open continues after another one has changed it
             self._join(guard)
             on_failure.callback(self._forget)
             self.watch.note_index()

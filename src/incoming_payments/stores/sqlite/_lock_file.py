@@ -119,3 +119,21 @@ class LockFile:
     def write_checkpoints(self, state: Checkpoints) -> None:
         """Replace the state of the checkpoints."""
         os.pwrite(self._descriptor, bytes([state]), _CHECKPOINTS_AT)
+
+
+def text_of_open(path: str) -> int | None:
+    """Return the length of the text in the lock file at `path`, or `None` if no store holds the lock file.
+
+    This function creates no file, and keeps no lock. Raises `OSError`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return len(os.pread(descriptor, len(_TEXT), 0).rstrip(b"\0"))
+    finally:
+        os.close(descriptor)
+    return None

@@ -9,6 +9,7 @@ from typing import Any, Final
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.feed import Consumer, admitted
 from incoming_payments.domain.payment import IncomingPayment
+from incoming_payments.errors import InvalidValue, StoreUnusable
 from incoming_payments.limits import CONSUMERS_MAX
 
 SETTINGS: Final = "name, kinds, wallet_addresses, joins_credits, credit_delay_s, down_after_s, disable_after_s"
@@ -49,17 +50,22 @@ def mark(connection: sqlite3.Connection, changes: Iterable[tuple[IncomingPayment
 # Each batch of changes reads all consumers. Without the cache, 16 consumers take 0.3 ms of each credit.
 @functools.lru_cache(maxsize=CONSUMERS_MAX)
 def consumer_of(row: tuple[Any, ...]) -> Consumer:
-    """Return the consumer with the columns `SETTINGS`."""
+    """Return the consumer with the columns `SETTINGS`. Raises `StoreUnusable` for an invalid value."""
     name, kinds, wallet_addresses, joins_credits, credit_delay_s, down_after_s, disable_after_s = row
-    return Consumer(
-        name=name,
-        kinds=None if kinds is None else kinds.split(),
-        wallet_addresses=None if wallet_addresses is None else wallet_addresses.split(),
-        joins_credits=bool(joins_credits),
-        credit_delay_s=credit_delay_s,
-        down_after_s=down_after_s,
-        disable_after_s=disable_after_s,
-    )
+    try:
+        return Consumer(
+            name=name,
+            kinds=None if kinds is None else kinds.split(),
+            wallet_addresses=None if wallet_addresses is None else wallet_addresses.split(),
+            joins_credits=bool(joins_credits),
+            credit_delay_s=credit_delay_s,
+            down_after_s=down_after_s,
+            disable_after_s=disable_after_s,
+        )
+    except InvalidValue as error:
+        raise StoreUnusable(
+            f"the row of the consumer {name} holds an invalid value ({error}): restore the database from a backup"
+        ) from error
 
 
 def settings_row(consumer: Consumer) -> tuple[Any, ...]:

@@ -122,13 +122,13 @@ class FileWatch:
         if not self.lock.is_in_use():
             raise self.stop("another process that uses the database has stopped its store")
 
-    def check_answer(self) -> None:
+    def check_answer(self, *, may_wait: bool = True) -> None:
         """Raise `StoreStopped` when the data that was read may be older than the data on the disk.
 
         A checkpoint in progress may have lost pages that an earlier checkpoint copied, so wait until the current
         checkpoint has ended. If the process of the checkpoint has stopped or was killed, refuse the answer. Raises
-        `BlockingIOError` when the checkpoint takes longer than `limits.STORE_BUSY_S_MAX`. A thread must not call this
-        function during its own checkpoint.
+        `BlockingIOError` when the checkpoint takes longer than `limits.STORE_BUSY_S_MAX`, or at once if `may_wait` is
+        false. A thread must not call this function during its own checkpoint.
         """
         deadline = time.monotonic() + STORE_BUSY_S_MAX
         while self._may_lack_pages():
@@ -137,7 +137,7 @@ class FileWatch:
                     # The process of the checkpoint holds the lock until the checkpoint ends.
                     fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    if time.monotonic() >= deadline:
+                    if not may_wait or time.monotonic() >= deadline:
                         raise
                 else:  # read the state again while the lock keeps other checkpoints from beginning
                     if self._may_lack_pages():
@@ -150,12 +150,13 @@ class FileWatch:
         self.check_mark()
         return state is Checkpoints.SYNCING
 
-    def check(self) -> None:
+    def check(self, *, may_wait: bool = True) -> None:
         """Raise `StoreStopped` when a store has stopped, or when a file was removed, replaced or shortened.
 
-        The lock file must be in place too, because it shows a new process that the database is open.
+        The lock file must be in place too, because it shows a new process that the database is open. `may_wait` is that
+        of `check_answer`.
         """
-        self.check_answer()
+        self.check_answer(may_wait=may_wait)
         if not self.lock.is_in_place():
             raise self.stop(f"{self.lock.path} was removed or replaced while the database was open")
         self.check_index()

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import Any
+from typing import Any, Final
 
 from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreStopped, StoreUnavailable
 from incoming_payments.limits import STORE_LOG_BYTES_MAX, STORE_LOG_FRAMES_MAX, STORE_TRUNCATE_MS_MAX
@@ -34,6 +34,8 @@ from incoming_payments.stores.sqlite._file import COPY_S_MAX, DatabaseFile
 from incoming_payments.stores.sqlite._log_watch import LogWatch
 from incoming_payments.stores.sqlite._queue import DecideRaised, Job, Jobs, deliver
 from incoming_payments.stores.sqlite._rows import Batch
+
+_POLL_S: Final = 0.01
 
 logger = logging.getLogger("incoming_payments.stores.sqlite")
 
@@ -127,7 +129,10 @@ class Writer:
                 self._report(StoreBatch(size=len(jobs), outcome=outcome, duration_s=duration_s))
 
     def _transact(self, jobs: list[Job[Any]], *, may_add: bool) -> bool:
-        """Commit the work of `jobs`. Return whether it makes a stream of the feed due."""
+        """Commit the work of `jobs`, and empty the log if a job requests it.
+
+        Return whether the work makes a stream of the feed due.
+        """
         self._is_at_jobs = False
         if self._open is None:
             self._open = self._connect()
@@ -149,6 +154,10 @@ class Writer:
         self._is_at_jobs = False
         self._open.log_bytes = self._file.commit(connection, log)
         self._open.commits += 1
+        if batch.log_requests:
+            emptied = self._checkpoint(self._open, self._empty_log)
+            for request in batch.log_requests:
+                request.is_emptied = emptied is not None and emptied.is_all
         return batch.makes_due
 
     def _disconnect(self) -> None:
@@ -207,7 +216,7 @@ class Writer:
             while not (copied := self._copy_log(connection)).is_all:
                 if time.monotonic() >= deadline_s:
                     return copied
-                time.sleep(COPY_S_MAX)  # wait for readers of other processes
+                time.sleep(_POLL_S)  # wait for readers of other processes
             connection.execute(f"PRAGMA busy_timeout = {STORE_TRUNCATE_MS_MAX}")
             try:
                 return empty_log(connection, self._file.watch)

@@ -135,7 +135,7 @@ class Create(Operation):
         return f"create(limit={self.limit}, expires_at={self.expires_at}, key={self.idempotency_key})"
 
 
-def _id_of(view: PaymentView | SummaryView) -> PaymentId:
+def _id_of(view: SummaryView) -> PaymentId:
     return PaymentId(view.id.rpartition("/")[2])
 
 

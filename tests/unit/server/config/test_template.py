@@ -1,4 +1,4 @@
-"""The settings as text. All text that is generated from the declarations agrees with the reader."""
+"""The configuration that `init` writes agrees with the reader."""
 
 import tomllib
 from typing import Any, Final
@@ -7,7 +7,7 @@ import pytest
 
 from incoming_payments.server.config.setting import REQUIRED
 from incoming_payments.server.config.tables import TABLES
-from incoming_payments.server.config.template import documented, template
+from incoming_payments.server.config.template import template
 
 VALUES: Final[dict[str, Any]] = {
     "base_url": "http://x",
@@ -51,16 +51,3 @@ def test_template_holds_every_setting(has_server: bool) -> None:
             is_set = setting.default is REQUIRED or setting.is_active
             assert (setting.name in members) == is_set, setting.name
             assert is_set or f"\n# {setting.name} = " in text
-
-
-def test_table_of_the_docs_holds_every_setting() -> None:
-    """Each setting has one row, with its bounds and its default."""
-    rows = documented().splitlines()[2:]
-    assert len(rows) == sum(len(table.settings) for table in TABLES)
-    settings = [setting for table in TABLES for setting in table.settings]
-    for setting, row in zip(settings, rows, strict=True):
-        assert f"| `{setting.name}` |" in row
-        assert row.endswith("| error |") == (setting.default is REQUIRED)
-        assert row.count("|") == 6
-    [port] = [row for row in rows if "| `port` |" in row]
-    assert port.endswith("| integer | the port; from 1 to 65535 | `8080` |")

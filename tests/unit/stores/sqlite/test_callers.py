@@ -56,10 +56,46 @@ store.close()
 
 def test_interrupts_lose_and_double_no_credit(path: Path) -> None:
     """Each call is repeated in another thread, and once more after a fork. So no lock stays held."""
+    run_script(INTERRUPTED, path)
+
+
+INTERRUPTED_READS = """
+import os, random, signal, sys
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing.steps import create
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+store = SqliteStore(sys.argv[1])
+id = create(store)
+seeded = random.Random(1)
+for _ in range(2000):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seeded.uniform(0.0001, 0.001))
+        while True:
+            store.load(id)
+    except KeyboardInterrupt:
+        pass
+child = os.fork()
+store.load(id)
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+store.close()
+"""
+
+
+def test_fork_does_not_wait_for_interrupted_reads(path: Path) -> None:
+    """Each interrupted read has ended."""
+    run_script(INTERRUPTED_READS, path)
+
+
+def run_script(text: str, path: Path) -> None:
+    """Run a script that interrupts itself."""
     # An interrupt could leave a lock of `coverage` held.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
-    command = [sys.executable, "-W", "error", "-c", INTERRUPTED, str(path)]
-    subprocess.run(command, env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, "-W", "error", "-c", text, str(path)], env=environment, check=True, timeout=60)
 
 
 def test_interrupt_ends_the_wait_and_not_the_update(store: SqliteStore) -> None:

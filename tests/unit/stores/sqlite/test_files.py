@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -59,10 +60,12 @@ def test_dangling_link_creates_a_private_database(tmp_path: Path) -> None:
 
 # 100,000 payments like the first one. Their ids and times come before those of the first one.
 MANY_MORE = """
-    WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 100000)
-    INSERT INTO payments SELECT printf('00000000-0000-7000-8000-%012x', n), version, received_amount, updated_at,
-    wallet_address, client, asset_code, asset_scale, incoming_amount, expires_at, metadata, created_at - n, closed_at,
-    expiry_announced_at, sweep_at FROM payments, numbers
+    WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 100000) INSERT INTO payments
+    (id, version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale, incoming_amount,
+    expires_at, metadata, created_at, closed_at, expiry_announced_at, sweep_at) SELECT
+    printf('00000000-0000-7000-8000-%012x', n), version, received_amount, updated_at, wallet_address, client,
+    asset_code, asset_scale, incoming_amount, expires_at, metadata, created_at - n, closed_at, expiry_announced_at,
+    sweep_at FROM payments, numbers
 """
 
 
@@ -162,6 +165,28 @@ def test_long_reader_lets_the_log_grow(path: Path, monkeypatch: pytest.MonkeyPat
         while log_bytes(path) >= 800_000:
             credit(store, id, f"wire-{next(numbers):04}-{'x' * 150}", 1)
         assert store.load(id).received.value == next(numbers)
+
+
+def test_log_is_emptied_between_slow_commits_of_another_process(
+    path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process begins to write after each commit of this one, and its disk is slow."""
+    monkeypatch.setattr(_writer, "STORE_LOG_BYTES_MAX", 1)
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    commit = threading.Timer(0.05, other.rollback)
+
+    class SlowWriter:
+        def observe(self, _: object) -> None:
+            other.execute("BEGIN IMMEDIATE")
+            commit.start()
+
+    with closing(other), SqliteStore(path, observer=SlowWriter()) as store:
+        credit(store, id, "wire-1", 1)
+        end = time.monotonic() + 5
+        while log_bytes(path) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert log_bytes(path) == 0
+        commit.join()
 
 
 def test_checkpoint_of_another_process_only_delays_this_one(

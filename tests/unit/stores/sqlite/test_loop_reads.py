@@ -1,6 +1,7 @@
 """Loads in the thread of an event loop, and the limits for slow ones."""
 
 import asyncio
+import fcntl
 import gc
 import os
 import sqlite3
@@ -17,7 +18,7 @@ from incoming_payments.stores.sqlite import AsyncSqliteStore, _slow_reads
 from incoming_payments.stores.sqlite._rows import Rows
 from incoming_payments.testing import a_creation
 from incoming_payments.testing.steps import together
-from kits.sqlite_jobs import before_reads, busy_writer, edit, fork
+from kits.sqlite_jobs import before_reads, beside, busy_writer, edit, fork, leave_a_sync
 
 LOADER = "incoming-payments-read"
 
@@ -95,6 +96,25 @@ def test_load_of_a_busy_file_waits_in_another_thread(
 
     asyncio.run(scenario())
     assert names == ["MainThread", *[LOADER] * (3 if busy_s else 1)]
+
+
+def test_load_during_a_sync_waits_in_another_thread(path: Path) -> None:
+    """Another process makes a checkpoint, whose sync may fail and takes long. Other tasks of the loop run meanwhile."""
+
+    async def scenario() -> None:
+        async with AsyncSqliteStore(path) as store:
+            id = await opened(store)
+            with beside(path, "wal").open("rb") as log:
+                fcntl.flock(log, fcntl.LOCK_EX)
+                leave_a_sync(path)
+                load, began_s = asyncio.ensure_future(store.load(id)), time.monotonic()
+                await asyncio.sleep(0.1)
+                assert time.monotonic() - began_s < 2
+                assert not load.done()
+                leave_a_sync(path, b"\1")
+            assert (await load).id == id
+
+    asyncio.run(scenario())
 
 
 def test_store_on_a_slow_disk_does_not_stop_the_loop_for_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from incoming_payments.domain.feed import Consumer, Start
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import StoreUnusable
 from incoming_payments.stores.sqlite import SqliteStore, _backup, _versions
-from incoming_payments.stores.sqlite._schema import VERSION
+from incoming_payments.stores.sqlite._schema import UPGRADES, VERSION
 from incoming_payments.testing import NOW
 from incoming_payments.testing.steps import credit
 from kits.processes import ROOT
@@ -209,7 +209,7 @@ def test_failed_backup_prevents_the_upgrade(path: Path, id: PaymentId, monkeypat
 def test_failed_statement_changes_nothing(path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch) -> None:
     """The upgrade is one transaction."""
     with monkeypatch.context() as patch:
-        patch.setattr(_versions, "UPGRADES", {1: (*_versions.UPGRADES[1], "CREATE nonsense")})
+        patch.setattr(_versions, "UPGRADES", {1: (*UPGRADES[1], "CREATE nonsense")})
         with pytest.raises(StoreUnusable, match="nonsense"):
             SqliteStore(path)
     with closing(sqlite3.connect(path)) as other:

@@ -35,7 +35,7 @@ from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._watch import FileWatch
 from incoming_payments.testing import NOW, crediting
 from incoming_payments.testing.steps import create, credit, together
-from kits.sqlite_jobs import another_process, beside, credit_one, fail_on, fork, in_one_batch, leave_a_log
+from kits.sqlite_jobs import another_process, beside, credit_one, fail_on, fork, in_one_batch, leave_a_log, leave_a_sync
 
 
 def refuses_everything(store: SqliteStore, id: PaymentId) -> bool:
@@ -342,13 +342,6 @@ def test_store_stops_when_a_process_was_killed_in_a_sync_that_an_earlier_checkpo
     [stop] = stops
     assert "a process was killed while it brought the database to the disk" in stop.description
     assert beside(path, "wal").read_bytes() == log
-
-
-def leave_a_sync(path: Path, state: bytes = b"\2") -> None:
-    """Note in the lock file that a checkpoint has begun which syncs what an earlier one has copied."""
-    with beside(path, "lock").open("r+b") as lock:
-        lock.seek(-1, os.SEEK_END)
-        lock.write(state)
 
 
 def test_nothing_is_answered_after_a_process_was_killed_in_such_a_sync(path: Path) -> None:

@@ -1,0 +1,89 @@
+"""An event loop in a thread of its own, in which the sync ports run the same code as the async ports."""
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, Protocol, TypeVar
+
+from incoming_payments.outbound._http import HttpFailed
+
+T = TypeVar("T")
+
+
+class Client(Protocol):
+    """A client whose connections belong to an event loop."""
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+
+
+class LoopThread:
+    """A thread that runs coroutines for other threads. It starts with the first coroutine.
+
+    The thread ends after `close`, or when nothing refers to this object. Then it cancels its coroutines and closes
+    `clients`. A coroutine after `close` starts another thread.
+    """
+
+    def __init__(self, *clients: Client) -> None:
+        self._clients = clients
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Start `coroutine`. Raise `HttpFailed` if the thread cannot be started."""
+        with self._lock:
+            try:
+                self._loop = self._loop or self._start()
+            except RuntimeError as error:
+                coroutine.close()
+                raise HttpFailed(f"the thread for requests cannot be started ({error}): try again") from error
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `coroutine`, and cancel it if this thread is interrupted. Raise `HttpFailed` as
+        `submit` does, and when another thread calls `close`.
+        """
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except CancelledError:
+            raise HttpFailed("the client was closed during the request: try again") from None
+        finally:
+            future.cancel()
+
+    def close(self) -> None:
+        """Close the clients, and end the thread."""
+        with self._lock:
+            if self._loop is not None:
+                self._loop = None
+                self._stop()
+                self._thread.join()
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.SelectorEventLoop()
+        self._thread = threading.Thread(target=_work, args=(loop, self._clients), name="incoming-payments-requests")
+        self._thread.daemon = True
+        try:
+            self._thread.start()
+        except RuntimeError:
+            loop.close()
+            raise
+        self._stop = weakref.finalize(self, loop.call_soon_threadsafe, loop.stop)
+        return loop
+
+
+def _work(loop: asyncio.AbstractEventLoop, clients: tuple[Client, ...]) -> None:
+    loop.run_forever()
+    loop.run_until_complete(_end(clients))
+    loop.close()
+
+
+async def _end(clients: tuple[Client, ...]) -> None:
+    unfinished = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in unfinished:
+        task.cancel()
+    await asyncio.gather(*unfinished, return_exceptions=True)
+    for client in clients:
+        await client.aclose()

@@ -1,0 +1,49 @@
+"""What the answer of a webhook endpoint means, as Standard Webhooks suggests."""
+
+import math
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from incoming_payments.errors import HandlerGone, RetryLater
+from incoming_payments.limits import WEBHOOK_RETRY_AFTER_S_MAX, WEBHOOK_THROTTLE_S_MIN
+from incoming_payments.outbound._http import HttpAnswer, HttpFailed
+
+_GONE: Final = 410
+_THROTTLES: Final = {429, 502, 504}
+_SECONDS: Final = re.compile(r"[0-9]+")
+
+
+def check_answer(answer: HttpAnswer, now: datetime) -> None:
+    """Return if the status is 2xx. Raise the failure of the attempt for any other status.
+
+    A status of 410 disables the endpoint. After 429, 502 and 504, the next attempt waits for at least
+    `limits.WEBHOOK_THROTTLE_S_MIN` seconds. `Retry-After` counts with each status, up to
+    `limits.WEBHOOK_RETRY_AFTER_S_MAX` seconds.
+    """
+    if 200 <= answer.status <= 299:
+        return
+    text = f"the endpoint answered with status {answer.status}"
+    if answer.status == _GONE:
+        raise HandlerGone(text)
+    if 300 <= answer.status <= 399:
+        raise HttpFailed(f"{text}, and redirects are not followed: correct the URL of the endpoint")
+    wait_s = _retry_after_s(answer.headers.get("Retry-After", ""), now)
+    if answer.status in _THROTTLES:
+        wait_s = max(wait_s, WEBHOOK_THROTTLE_S_MIN)
+    if wait_s > 0:
+        raise RetryLater(text, after_s=wait_s)
+    raise HttpFailed(text)
+
+
+def _retry_after_s(value: str, now: datetime) -> float:
+    """Return the seconds in `Retry-After` (RFC 9110 §10.2.3), which is a number or a date, and 0 if it is neither."""
+    if _SECONDS.fullmatch(value.strip()):
+        return min(float(value), WEBHOOK_RETRY_AFTER_S_MAX)
+    try:
+        date = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return 0.0
+    wait_s = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
+    return min(max(0.0, math.ceil(wait_s)), WEBHOOK_RETRY_AFTER_S_MAX)

@@ -1,0 +1,68 @@
+"""The answers of `serve` at fixed paths: its OpenAPI document for programs that generate clients, and its health."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from incoming_payments.endpoints.open_payments import Response
+from incoming_payments.endpoints.openapi import openapi_document
+from incoming_payments.flows.policy import ServicePolicy
+from incoming_payments.hosts.asgi import Receive, Scope, Send, send_fixed
+from incoming_payments.service import AsyncIncomingPayments
+from incoming_payments.wire import JSON_MEDIA_TYPE, write_json
+
+DOCUMENT: Final = "/openapi.json"
+LIVE: Final = "/healthz"
+READY: Final = "/readyz"
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def with_document(application: Application, policy: ServicePolicy, mount: str | None) -> Application:
+    """Return `application`, extended to serve its OpenAPI document.
+
+    The paths are `DOCUMENT`, and `DOCUMENT` below the path of the base URL and below `mount`.
+    """
+    headers = (
+        ("Content-Type", JSON_MEDIA_TYPE),
+        ("Cache-Control", "no-cache"),
+        ("Access-Control-Allow-Origin", "*"),  # pages that show the document have other origins
+    )
+    document = Response(200, headers, write_json(openapi_document(policy)))
+
+    async def answer() -> Response:
+        return document
+
+    prefixes = ("", urlsplit(policy.base_url).path, mount or "")
+    return _with_answers(application, {f"{prefix}{DOCUMENT}": answer for prefix in prefixes})
+
+
+def with_health(application: Application, service: AsyncIncomingPayments) -> Application:
+    """Return `application` with two more paths outside the base URL. Each response is 200 or 503 and has no body.
+
+    `LIVE` answers 200 while the process works. `READY` answers 200 while `service` is ready.
+    """
+
+    async def live() -> Response:
+        return _health(is_well=True)
+
+    async def ready() -> Response:
+        return _health(is_well=await service.is_ready())
+
+    return _with_answers(application, {LIVE: live, READY: ready})
+
+
+def _health(*, is_well: bool) -> Response:
+    return Response(200 if is_well else 503, (("Cache-Control", "no-store"),), b"")
+
+
+def _with_answers(application: Application, answers: Mapping[str, Callable[[], Awaitable[Response]]]) -> Application:
+    """Return `application`, in which `answers` respond to a GET or HEAD of their paths."""
+
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        answer = answers.get(scope.get("path", "")) if scope.get("method") in {"GET", "HEAD"} else None
+        if answer is None:
+            await application(scope, receive, send)
+        else:
+            await send_fixed(await answer(), scope, send)
+
+    return respond
