@@ -1,9 +1,9 @@
 """Public tools for tests: example values, a fake clock, and sync views of async stores, feeds and nonces.
 
-The submodules contain contract suites for stores (`contract`), for feeds (`feed`) and for nonces (`nonces`), a kit that
-kills processes with an open store (`crash`), a STREAM sender (`sender`), and a simulation of the whole service over a
-store (`simulation`). `contract` and `feed` need pytest and Hypothesis, and `nonces` needs pytest. The other modules
-need only the library.
+The submodules contain contract suites for stores (`contract`), feeds (`feed`), nonces (`nonces`) and erasures
+(`erasure`), a kit that kills processes with an open store (`crash`), a STREAM sender (`sender`), and a simulation of
+the whole service over a store (`simulation`). `contract` and `feed` need pytest and Hypothesis, and `nonces` and
+`erasure` need pytest. The other modules need only the library.
 """
 
 from incoming_payments.testing.clock import FakeClock
