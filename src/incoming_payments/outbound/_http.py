@@ -148,12 +148,17 @@ class Received:
     def is_one_answer(self) -> bool:
         """Return whether the bytes are exactly one final, well-formed answer with an unambiguous end.
 
-        RFC 9112 §6: the answer either gives its length or is chunked. Chunk extensions and trailers are legal, but
-        rare, and readers interpret them in different ways. So the result is false for an answer that has them.
+        RFC 9112 §6: the answer gives its length, is chunked, or has a status without a body. Chunk extensions and
+        trailers are legal, but rare, and readers interpret them in different ways. So the result is false for an answer
+        that has them.
         """
         head = _HEAD.match(self._bytes)
-        framing = _FRAMING.findall(head[2]) if head else []
-        if head is None or len(framing) != 1 or (head[1] in _NO_BODY and len(self._bytes) > head.end()):
+        if head is None:
+            return False
+        framing = _FRAMING.findall(head[2])
+        if head[1] in _NO_BODY and not framing:
+            return len(self._bytes) == head.end()
+        if len(framing) != 1 or (head[1] in _NO_BODY and len(self._bytes) > head.end()):
             return False
         name, value = framing[0][0].lower(), framing[0][1].strip(b" \t").lower()
         if name == b"content-length":

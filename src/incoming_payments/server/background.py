@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from incoming_payments.flows.expire import announce_expiry, find_expired
 from incoming_payments.hosts.asgi import Message, Receive, Scope, Send
-from incoming_payments.limits import SWEEP_PAYMENTS_MAX
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.ports import AsyncFeed
 from incoming_payments.server.config.sweep import SweepTable
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 Task = Callable[[], Coroutine[Any, Any, None]]
 
 _BEAT_S: Final = 1.0
+_EXPIRED_AT_ONCE_MAX: Final = 100  # payments whose events one batch writes, so that other updates wait for some ms
 
 
 def with_tasks(application: Application, *tasks: Task) -> Application:
@@ -88,7 +89,11 @@ def sweeping(service: AsyncIncomingPayments, feed: AsyncFeed, sweep: SweepTable)
 
 def _steps(service: AsyncIncomingPayments, feed: AsyncFeed, sweep: SweepTable) -> Iterator[_Step]:
     async def announce() -> bool:
-        return await service.announce_expired() < SWEEP_PAYMENTS_MAX
+        # The store commits concurrent updates together, so a batch takes a few syncs of the disk.
+        now = service.clock()
+        found = await service.run(find_expired(now, limit=_EXPIRED_AT_ONCE_MAX))
+        await asyncio.gather(*(service.run(announce_expiry(id, now)) for id in found))
+        return len(found) < _EXPIRED_AT_ONCE_MAX
 
     async def forget() -> bool:
         return await feed.forget(service.clock() - timedelta(seconds=sweep.deliveries_kept_s))

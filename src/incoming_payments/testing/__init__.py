@@ -1,10 +1,9 @@
 """Public tools for tests: example values, a fake clock, and sync views of async stores, feeds, nonces and quotas.
 
-The submodules contain contract suites for stores (`contract`), feeds (`feed`), nonces (`nonces`) and quotas (`quotas`),
-a kit that kills processes with an open store (`crash`), a STREAM sender (`sender`), and a simulation of the whole
-service over a store (`simulation`). `contract` and `feed` need pytest and Hypothesis. `nonces` and `quotas` need
-pytest. The other modules
-need only the library.
+The submodules contain contract suites for stores (`contract`), feeds (`feed`), nonces (`nonces`), quotas (`quotas`) and
+erasures (`erasure`), a kit that kills processes with an open store (`crash`), a STREAM sender (`sender`), and a
+simulation of the whole service over a store (`simulation`). `contract` and `feed` need pytest and Hypothesis. `nonces`,
+`quotas` and `erasure` need pytest. The other modules need only the library.
 """
 
 from incoming_payments.testing.clock import FakeClock

@@ -214,6 +214,14 @@ def test_connection_with_one_answer_is_used_again(client: SharedClient, octets: 
         assert server.connections == 1
 
 
+def test_connection_with_status_204_is_used_again(client: SharedClient) -> None:
+    """An answer with status 204 ends with its header fields (RFC 9112 §6.3), and must not give a length."""
+    with scripted_server(lambda exchange, _: exchange.send(b"HTTP/1.1 204 No Content\r\n\r\n")) as server:
+        for name in "abc":
+            ask(client, server, name)
+        assert server.connections == 1
+
+
 @pytest.mark.parametrize("octets", NOT_ONE_ANSWER.values(), ids=NOT_ONE_ANSWER)
 def test_connection_with_anything_else_is_not_used_again(
     client: SharedClient, octets: Callable[[bytes], bytes]

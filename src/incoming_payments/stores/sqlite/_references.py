@@ -58,8 +58,7 @@ def prepare_reference(connection: sqlite3.Connection, path: Path, reference: str
         member, _ = connection.execute(SELECT_SETTING).fetchone()
         if member is None and connection.execute(_IS_EMPTY).fetchone()[0]:
             connection.execute(WRITE_SETTING, (reference, None))
-        elif indexed_member(connection) != reference:  # another process may have set it
-            raise _not_indexed(path, reference, indexed_member(connection))
+        require_member(connection, str(path), reference)  # another process may have set this member
         connection.execute("COMMIT")
     except BaseException:
         connection.rollback()
