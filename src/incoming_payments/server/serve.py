@@ -22,10 +22,10 @@ from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.ports import AsyncQuotas, Observer
 from incoming_payments.server.access_log import with_access_log
 from incoming_payments.server.background import beating, sweeping, with_tasks
-from incoming_payments.server.backup import naming_database
 from incoming_payments.server.config.settings import Settings
 from incoming_payments.server.config.tables import QuotasTable
 from incoming_payments.server.connections import Connections
+from incoming_payments.server.database import naming_database
 from incoming_payments.server.fixed_paths import Application, with_document, with_health
 from incoming_payments.server.listeners import open_listeners
 from incoming_payments.server.metrics import Metrics
