@@ -35,8 +35,9 @@ class Feed(Protocol):
         Call the method again until it returns true. The consumer gets no deliveries before that. No change that is
         stored during the registration is missed.
 
-        If the consumer exists, replace its settings for later events, and keep its place in the feed. Raises
-        `InvalidValue` when the store has `limits.CONSUMERS_MAX` consumers.
+        If the consumer exists, replace its settings, and keep its place in the feed. The new filter also holds for
+        the events that wait, but not for deliveries that exist. Raises `InvalidValue` when the store has
+        `limits.CONSUMERS_MAX` consumers.
         """
 
     def remove(self, name: ConsumerName) -> bool:

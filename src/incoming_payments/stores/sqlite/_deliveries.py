@@ -173,7 +173,7 @@ def _first_attempt(
     id, acknowledged, head = row
     most = DELIVERY_EVENTS_MAX if consumer.joins_credits else 1
     waiting = _events(rows, id, acknowledged + 1, head, consumer.kinds, most)
-    if not waiting:
+    if not waiting or not consumer.admits(waiting[0].kind, waiting[0].wallet_address):
         return None, [(_DELETE_STREAM, (consumer.name, id))]
     events = feed.next_delivery(consumer, waiting)
     try:
