@@ -57,6 +57,9 @@ class Feed(Protocol):
         A delivery is due when its stream is due, when its retry is due, or when its lease has ended. For a new
         delivery, call `render` with its events, and store the answer and the range of versions with the lease. Later
         attempts get the same bytes and the same events. Pass over events that the filter excludes.
+
+        `render` must be fast, because it may run in the transaction, and must not call the store. If it raises, pass
+        over the stream, so that the stream does not hold back others. If nothing else is due, raise its exception.
         """
 
     def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:

@@ -122,12 +122,15 @@ def claim(
     count = feed.claimable(consumer, health, limit=limit, has_lease=bool(leases), now=now) if is_ready else 0
     claims: list[_Claim] = []
     events = 0
-    with closing(_claims(rows, consumer, render, now=now, until=until, limit=count)) as found:
+    errors: list[DecideRaised] = []
+    with closing(_claims(rows, consumer, render, errors, now=now, until=until, limit=count)) as found:
         while count and events < CLAIM_EVENTS_MAX and (one := next(found, None)) is not None:
             claims.append(one)
             if one[0] is not None:
                 count -= 1
                 events += len(one[0].events)
+    if errors and not claims:
+        raise errors[0]
     for _, statements in claims:
         for statement, values in statements:
             connection.execute(statement, values)
@@ -135,15 +138,30 @@ def claim(
 
 
 def _claims(
-    rows: Batch, consumer: Consumer, render: Render, *, now: datetime, until: datetime, limit: int
+    rows: Batch,
+    consumer: Consumer,
+    render: Render,
+    errors: list[DecideRaised],
+    *,
+    now: datetime,
+    until: datetime,
+    limit: int,
 ) -> Generator[_Claim, None, None]:
-    """Yield at most `limit` deliveries that had an attempt before, and then the next delivery of each due stream."""
+    """Yield at most `limit` deliveries that had an attempt before, and then the next delivery of each due stream.
+
+    Pass over the streams for which `render` raises, and add the exceptions to `errors`.
+    """
     connection, name, at = rows.connection, consumer.name, _micros(now)
     for row in connection.execute(_SELECT_DUE, (name, at, limit)).fetchall():
         yield _next_attempt(rows, name, row, until)
     with closing(connection.execute(_SELECT_STREAMS, (name, at, FEED_ROWS_MAX))) as streams:
         for row in streams:
-            yield _first_attempt(rows, consumer, row, render, now=now, until=until)
+            try:
+                first = _first_attempt(rows, consumer, row, render, now=now, until=until)
+            except DecideRaised as raised:
+                errors.append(raised)
+            else:
+                yield first
 
 
 def _next_attempt(rows: Batch, name: ConsumerName, row: Sequence[Any], until: datetime) -> _Claim:
