@@ -143,8 +143,8 @@ class FeedContract(ConsumerContract):
         feed = self.feed_of(store)
         feed.register(Consumer(name=LEDGER, credit_delay_s=5), Start.NOW, NOW)
         id = create(store, a_creation(limit=30))
-        assert settle_all(feed) == ["1"]
         credit(store, id, "wire-1", 10)
+        assert settle_all(feed) == ["1"]
         credit(store, id, "wire-2", 10, NOW + timedelta(seconds=3))
         assert not claim(feed, after_s=4.9)
         assert feed.next_due(LEDGER) == NOW + timedelta(seconds=5)
