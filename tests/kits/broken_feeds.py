@@ -27,7 +27,7 @@ from incoming_payments.domain.payment import IncomingPayment, PaymentId
 from incoming_payments.errors import InvalidValue
 from incoming_payments.ports import PaymentStore, Render
 from incoming_payments.stores.memory import MemoryStore
-from incoming_payments.stores.memory_feed import Key, MemoryFeed, _Row, _Stream
+from incoming_payments.stores.memory_feed import _CONSUMERS, Key, MemoryFeed, _Row, _Stream
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.stores.sqlite._feed import SqliteFeed
 from incoming_payments.testing.feed import FeedContract
@@ -162,7 +162,7 @@ class HidesLaterEvents(MemoryFeed):
         return {key: row for key, row in marks.items() if self._admits(key, first, payment)}
 
     def _admits(self, key: Key, event: Event, payment: IncomingPayment) -> bool:
-        return bool(self._rows["consumer", key[1]].consumer.admits(event.kind, payment.wallet_address))
+        return bool(self._member(ConsumerName(str(key[1]))).consumer.admits(event.kind, payment.wallet_address))
 
 
 class SendsExcludedEvents(MemoryFeed):
@@ -318,7 +318,8 @@ class LeavesDeliveries(MemoryFeed):
         """Remove the row of the consumer."""
         with self._lock:
             self._member(name)
-            self._write({("consumer", name): None})
+            others = {other: member for other, member in self._members().items() if other != name}
+            self._write({_CONSUMERS: others})
             return True
 
 
@@ -340,7 +341,7 @@ class RegistersAnew(MemoryFeed):
 
     def register(self, consumer: Consumer, start: Start, now: datetime) -> bool:
         """Remove the consumer first."""
-        if ("consumer", consumer.name) in self._rows:
+        if consumer.name in self._members():
             self.remove(consumer.name)
         return super().register(consumer, start, now)
 
@@ -350,7 +351,7 @@ class KeepsOldSettings(MemoryFeed):
 
     def register(self, consumer: Consumer, start: Start, now: datetime) -> bool:
         """Register a new consumer only."""
-        return ("consumer", consumer.name) in self._rows or super().register(consumer, start, now)
+        return consumer.name in self._members() or super().register(consumer, start, now)
 
 
 class RefusesNoConsumer(MemoryFeed):
@@ -372,7 +373,7 @@ class StopsWhileDisabled(MemoryFeed):
         return {key: row for key, row in marks.items() if self._is_enabled(key)}
 
     def _is_enabled(self, key: Key) -> bool:
-        return self._rows["consumer", key[1]].health.disabled_at is None
+        return self._member(ConsumerName(str(key[1]))).health.disabled_at is None
 
 
 class CountsAttemptsWhileDown(MemoryFeed):
@@ -389,9 +390,8 @@ class ForgetsHealth(MemoryFeed):
     def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
         """Store the result without the health."""
         answer = super().settle(delivery, result, now)
-        key = ("consumer", delivery.consumer)
-        if key in self._rows:
-            self._rows[key] = evolve(self._rows[key], health=Health())
+        if member := self._members().get(delivery.consumer):
+            self._write(self._with(evolve(member, health=Health())))
         return answer
 
 

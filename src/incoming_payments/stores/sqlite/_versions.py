@@ -7,6 +7,7 @@ upgrade is one transaction, so a killed process leaves the file in its old versi
 
 import logging
 import sqlite3
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -77,17 +78,20 @@ def _upgrade(connection: sqlite3.Connection, path: Path, version: int, *, is_alo
         )
     names = (f"{path}.version-{version}-{number}.backup" for number in count(1))
     backup = next(name for name in names if not Path(name).exists() and not Path(f"{name}.partial").exists())
+    # Take the write lock before the backup. No other program can write in between, and a caller that repeats this
+    # function because the lock is taken repeats no backup.
+    connection.execute("BEGIN IMMEDIATE")
     try:
-        back_up(connection, backup, lambda: None)
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)) as source:
+            back_up(source, backup, lambda: None)
+        _upgrade_tables(connection, version)
+        connection.execute("COMMIT")
     except BackupFailed as error:
+        connection.rollback()
         raise StoreUnusable(
             f"{path} has schema version {version}, and was not upgraded to version {VERSION}, because "
             f"{error.description}"
         ) from error
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        _upgrade_tables(connection, version)
-        connection.execute("COMMIT")
     except BaseException:
         connection.rollback()
         raise

@@ -6,11 +6,11 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -204,6 +204,25 @@ def test_failed_backup_prevents_the_upgrade(path: Path, id: PaymentId, monkeypat
     assert not backups(path)
     with SqliteStore(path) as store:
         assert store.load(id).received.value == 20
+
+
+def test_no_program_can_write_between_the_backup_and_the_upgrade(
+    path: Path,
+    id: PaymentId,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The backup has all rows, and a program that takes the lock at that time causes no further backups."""
+    with closing(sqlite3.connect(path, timeout=0)) as other:
+
+        def lock_and_back_up(*arguments: Any) -> None:
+            with suppress(sqlite3.OperationalError):
+                other.execute("BEGIN IMMEDIATE")
+            _backup.back_up(*arguments)
+
+        monkeypatch.setattr(_versions, "back_up", lock_and_back_up)
+        with SqliteStore(path) as store:
+            assert store.load(id).received.value == 20
+    assert len(backups(path)) == 1
 
 
 def test_failed_statement_changes_nothing(path: Path, id: PaymentId, monkeypatch: pytest.MonkeyPatch) -> None:
