@@ -102,6 +102,18 @@ class CountsReleases(MemoryFeed):
         return super().settle(delivery, Failed(error="", retry_at=now) if result == Released() else result, now)
 
 
+class ForgetsErrors(MemoryFeed):
+    """Keeps the error of the last attempt only if that one failed."""
+
+    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+        """Remove the error of an earlier attempt."""
+        is_settled = super().settle(delivery, result, now)
+        key: Key = ("delivery", delivery.consumer, delivery.payment_id, delivery.first_version)
+        if not isinstance(result, Failed):
+            self._rows[key] = evolve(self._rows[key], record=evolve(self._rows[key].record, error=None))
+        return is_settled
+
+
 class LosesRetries(MemoryFeed):
     """Takes a failure as the end."""
 

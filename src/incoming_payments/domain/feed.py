@@ -313,7 +313,7 @@ Result = Delivered | Released | Failed
 class Settled:
     """What a store writes after a result: the end of the delivery, or the time of its next attempt.
 
-    `attempts` is the number of attempts that count.
+    `attempts` is the number of attempts that count. If `error` is `None`, the delivery keeps its earlier error.
     """
 
     health: Health

@@ -188,6 +188,15 @@ class FeedContract(ConsumerContract):
         assert feed.settle(first, Released(), NOW)
         assert [delivery.attempt for delivery in claim(feed)] == [1]
 
+    def test_a_delivery_keeps_its_last_error(self, store: PaymentStore, feed: Feed) -> None:
+        """An operator sees why an attempt failed, also after a release and after a success."""
+        id = create(store)
+        for result in (failed(), Released(), Delivered()):
+            [delivery] = claim(feed)
+            assert feed.settle(delivery, result, NOW)
+            [record] = feed.deliveries(id)
+            assert record.error == "boom"
+
     def test_a_dead_letter_releases_the_later_events(self, store: PaymentStore, feed: Feed) -> None:
         """It is listed, and can be sent again with the same id and bytes. Its stream does not go back."""
         id = create(store)

@@ -74,7 +74,8 @@ _SELECT_LEASED: Final = (
     "SELECT attempts FROM deliveries WHERE consumer = ? AND payment_id = ? AND first_version = ? AND lease = ?"
 )
 _SETTLE: Final = (
-    "UPDATE deliveries SET lease = NULL, attempts = ?, due_at = ?, ending = ?, ended_at = ?, error = ? "
+    "UPDATE deliveries SET lease = NULL, attempts = ?, due_at = ?, ending = ?, ended_at = ?, "
+    "error = coalesce(?, error) "
     "WHERE consumer = ? AND payment_id = ? AND first_version = ?"
 )
 # These statements change nothing when the delivery is a dead letter that is sent again, because its stream is already
