@@ -102,6 +102,18 @@ class CountsReleases(MemoryFeed):
         return super().settle(delivery, Failed(error="", retry_at=now) if result == Released() else result, now)
 
 
+class ForgetsErrors(MemoryFeed):
+    """Keeps the error of the last attempt only if that one failed."""
+
+    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+        """Remove the error of an earlier attempt."""
+        is_settled = super().settle(delivery, result, now)
+        key: Key = ("delivery", delivery.consumer, delivery.payment_id, delivery.first_version)
+        if not isinstance(result, Failed):
+            self._rows[key] = evolve(self._rows[key], record=evolve(self._rows[key].record, error=None))
+        return is_settled
+
+
 class LosesRetries(MemoryFeed):
     """Takes a failure as the end."""
 
@@ -187,7 +199,8 @@ class StopsAtExcludedStreams(MemoryFeed):
     def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> Any:
         """Return the waiting events, even if there are none to return."""
         waiting = [self._event(id, version) for version in range(stream.acknowledged + 1, stream.head + 1)]
-        return super()._next_run(consumer, id, stream) or tuple(waiting)
+        run, later = super()._next_run(consumer, id, stream)
+        return run or waiting, later
 
 
 # --- ranges and payloads ---
@@ -243,7 +256,7 @@ class JoinsNothing(MemoryFeed):
 
     def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> Any:
         """Return the first event."""
-        return super()._next_run(consumer, id, stream)[:1]
+        return super()._next_run(evolve(consumer, joins_credits=False), id, stream)
 
 
 class LeasesBeforeItRenders(MemoryFeed):
