@@ -308,6 +308,7 @@ PROTOCOLS: Final = {
 
 # Modules whose behaviour another file tests through its public face
 TESTED_BY: Final = {
+    f"{PACKAGE}.domain.quotas": "service/test_quotas.py",
     f"{PACKAGE}.flows.machinery.ports": "test_mistakes.py",
     f"{PACKAGE}.httpsig.fast": "property/test_httpsig.py",
     f"{PACKAGE}.server.config.setting": "server/config/test_settings.py",

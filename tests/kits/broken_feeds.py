@@ -199,7 +199,8 @@ class StopsAtExcludedStreams(MemoryFeed):
     def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> Any:
         """Return the waiting events, even if there are none to return."""
         waiting = [self._event(id, version) for version in range(stream.acknowledged + 1, stream.head + 1)]
-        return super()._next_run(consumer, id, stream) or tuple(waiting)
+        run, later = super()._next_run(consumer, id, stream)
+        return run or waiting, later
 
 
 # --- ranges and payloads ---
@@ -255,7 +256,7 @@ class JoinsNothing(MemoryFeed):
 
     def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> Any:
         """Return the first event."""
-        return super()._next_run(consumer, id, stream)[:1]
+        return super()._next_run(evolve(consumer, joins_credits=False), id, stream)
 
 
 class LeasesBeforeItRenders(MemoryFeed):

@@ -1,5 +1,6 @@
 """The relay in threads and in an event loop: order, retries, dead letters, stopping, and trouble of the feed."""
 
+import asyncio
 import logging
 import threading
 import time
@@ -327,6 +328,17 @@ def test_exit_of_a_handler_is_a_failure(caplog: pytest.LogCaptureFixture) -> Non
         id = host.create()
         eventually(lambda: host.records(id) and host.records(id)[0].error == "SystemExit: 1")
         eventually(lambda: "delivery_failed" in events_of(caplog))
+
+
+def test_cancelled_error_in_a_handler_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """A sync handler may run an event loop. It becomes a dead letter, like any other failure."""
+    host = Host("threads", retry=RetryPolicy(attempts=1))
+    host.answer = failing(asyncio.CancelledError())
+    with host.relaying():
+        id = host.create()
+        eventually(lambda: host.records(id) and host.records(id)[0].ending is Ending.DEAD)
+    assert host.records(id)[0].error == "RuntimeError: CancelledError"
+    assert "dead_letter" in events_of(caplog)
 
 
 # --- slow handlers -----------------------------------------------------------------------------------

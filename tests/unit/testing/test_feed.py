@@ -88,6 +88,7 @@ CAUGHT_BY: Final[list[tuple[type[Any], Callable[..., None], dict[str, Any]]]] = 
     (broken.OpensStreamsTwice, FeedContract.test_events_arrive_in_order_with_all_that_a_reader_needs, {}),
     (broken.JoinsNothing, FeedContract.test_credits_are_joined, {}),
     (broken.LeasesBeforeItRenders, FeedContract.test_a_renderer_that_raises_changes_nothing, {}),
+    (broken.BlocksBehindRenderers, FeedContract.test_a_renderer_that_raises_holds_back_one_stream, {}),
     (broken.BlocksBehindDeadLetters, FeedContract.test_a_dead_letter_releases_the_later_events, {}),
     (broken.MovesStreamsBack, FeedContract.test_a_dead_letter_releases_the_later_events, {}),
     (broken.RedeliversEverything, FeedContract.test_only_a_dead_letter_can_be_sent_again, {}),
