@@ -185,7 +185,7 @@ class WebhookSender(_Sender):
         try:
             self._thread.run(self._send(delivery))
         except HttpFailed as error:
-            raise _without_url(error) from None
+            raise _without_url(error, self._endpoint.url) from None
 
     def close(self) -> None:
         """Close the connections, and end the thread."""
@@ -200,16 +200,22 @@ class AsyncWebhookSender(_Sender):
         try:
             await self._send(delivery)
         except HttpFailed as error:
-            raise _without_url(error) from None
+            raise _without_url(error, self._endpoint.url) from None
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._http.aclose()
 
 
-def _without_url(error: HttpFailed) -> HttpFailed:
-    """Return `error` without the URL in its text, because the path is often a secret and the text is logged."""
-    return HttpFailed(_ANY_URL.sub("the endpoint", error.description))
+def _without_url(error: HttpFailed, url: str) -> HttpFailed:
+    """Return `error` without `url` in its text, because the path is often a secret and the text is logged.
+
+    The text may also repeat a line of the server, which may repeat the path.
+    """
+    text, parts = _ANY_URL.sub("the endpoint", error.description), urlsplit(url)
+    for part in (parts.path, parts.query):
+        text = text.replace(part, "...") if len(part) > 1 else text
+    return HttpFailed(text)
 
 
 # --- relays --------------------------------------------------------------------------------------
