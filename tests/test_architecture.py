@@ -300,16 +300,19 @@ TESTED_AS_ONE: Final = {f"{PACKAGE}.testing.simulation"}
 PROTOCOLS: Final = {
     f"{PACKAGE}.ports.{name}"
     for name in (
-        "client_keys", "feed", "introspection", "methods", "nonces", "observer", "quotas", "store", "wallet_addresses",
+        "client_keys", "erasure", "feed", "introspection", "methods", "nonces", "observer", "quotas", "store",
+        "wallet_addresses",
     )
 }  # fmt: skip
 
 
 # Modules whose behaviour another file tests through its public face
 TESTED_BY: Final = {
+    f"{PACKAGE}.domain.quotas": "service/test_quotas.py",
     f"{PACKAGE}.flows.machinery.ports": "test_mistakes.py",
     f"{PACKAGE}.httpsig.fast": "property/test_httpsig.py",
     f"{PACKAGE}.server.config.setting": "server/config/test_settings.py",
+    f"{PACKAGE}.server.config.sweep": "server/test_background.py",
     f"{PACKAGE}.server.config.tables": "server/config/test_settings.py",
     f"{PACKAGE}.testing.clock": "flows/test_receive.py",
     f"{PACKAGE}.testing.machine": "testing/test_contract.py",

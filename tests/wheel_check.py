@@ -31,6 +31,7 @@ NEED_MORE = {
     "incoming_payments.testing._sharing",  # pytest
     "incoming_payments.testing.contract",  # pytest
     "incoming_payments.testing.machine",  # Hypothesis
+    "incoming_payments.testing.erasure",  # pytest
     "incoming_payments.testing.nonces",  # pytest
 }
 

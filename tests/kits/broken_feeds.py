@@ -18,7 +18,6 @@ from incoming_payments.domain.feed import (
     DeliveryRecord,
     Ending,
     Failed,
-    FeedEvent,
     Health,
     Released,
     Result,
@@ -103,6 +102,18 @@ class CountsReleases(MemoryFeed):
         return super().settle(delivery, Failed(error="", retry_at=now) if result == Released() else result, now)
 
 
+class ForgetsErrors(MemoryFeed):
+    """Keeps the error of the last attempt only if that one failed."""
+
+    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+        """Remove the error of an earlier attempt."""
+        is_settled = super().settle(delivery, result, now)
+        key: Key = ("delivery", delivery.consumer, delivery.payment_id, delivery.first_version)
+        if not isinstance(result, Failed):
+            self._rows[key] = evolve(self._rows[key], record=evolve(self._rows[key].record, error=None))
+        return is_settled
+
+
 class LosesRetries(MemoryFeed):
     """Takes a failure as the end."""
 
@@ -163,7 +174,7 @@ class HidesLaterEvents(MemoryFeed):
         return {key: row for key, row in marks.items() if self._admits(key, first, payment)}
 
     def _admits(self, key: Key, event: Event, payment: IncomingPayment) -> bool:
-        return bool(self._members()[ConsumerName(str(key[1]))].consumer.admits(event.kind, payment.wallet_address))
+        return bool(self._member(ConsumerName(str(key[1]))).consumer.admits(event.kind, payment.wallet_address))
 
 
 class SendsExcludedEvents(MemoryFeed):
@@ -188,7 +199,8 @@ class StopsAtExcludedStreams(MemoryFeed):
     def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> Any:
         """Return the waiting events, even if there are none to return."""
         waiting = [self._event(id, version) for version in range(stream.acknowledged + 1, stream.head + 1)]
-        return super()._next_run(consumer, id, stream) or tuple(waiting)
+        run, later = super()._next_run(consumer, id, stream)
+        return run or waiting, later
 
 
 # --- ranges and payloads ---
@@ -244,7 +256,7 @@ class JoinsNothing(MemoryFeed):
 
     def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> Any:
         """Return the first event."""
-        return super()._next_run(consumer, id, stream)[:1]
+        return super()._next_run(evolve(consumer, joins_credits=False), id, stream)
 
 
 class LeasesBeforeItRenders(MemoryFeed):
@@ -259,28 +271,6 @@ class LeasesBeforeItRenders(MemoryFeed):
 
 
 # --- dead letters ---
-
-
-class BlocksBehindRenderers(MemoryFeed):
-    """Lets a renderer that raises for one stream hold back all others."""
-
-    def claim(
-        self, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
-    ) -> Sequence[Delivery]:
-        """Raise the first exception."""
-        errors: list[Exception] = []
-
-        def noting(events: Sequence[FeedEvent]) -> bytes:
-            try:
-                return render(events)
-            except Exception as error:
-                errors.append(error)
-                raise
-
-        claimed = super().claim(name, noting, now=now, until=until, limit=limit)
-        if errors:
-            raise errors[0]
-        return claimed
 
 
 class BlocksBehindDeadLetters(MemoryFeed):
@@ -341,7 +331,8 @@ class LeavesDeliveries(MemoryFeed):
         """Remove the row of the consumer."""
         with self._lock:
             self._member(name)
-            self._write({_CONSUMERS: {other: member for other, member in self._members().items() if other != name}})
+            others = {other: member for other, member in self._members().items() if other != name}
+            self._write({_CONSUMERS: others})
             return True
 
 
@@ -395,7 +386,7 @@ class StopsWhileDisabled(MemoryFeed):
         return {key: row for key, row in marks.items() if self._is_enabled(key)}
 
     def _is_enabled(self, key: Key) -> bool:
-        return self._members()[ConsumerName(str(key[1]))].health.disabled_at is None
+        return self._member(ConsumerName(str(key[1]))).health.disabled_at is None
 
 
 class CountsAttemptsWhileDown(MemoryFeed):
@@ -412,8 +403,8 @@ class ForgetsHealth(MemoryFeed):
     def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
         """Store the result without the health."""
         answer = super().settle(delivery, result, now)
-        if (member := self._members().get(delivery.consumer)) is not None:
-            self._rows.update(self._with(evolve(member, health=Health())))
+        if member := self._members().get(delivery.consumer):
+            self._write(self._with(evolve(member, health=Health())))
         return answer
 
 

@@ -248,6 +248,7 @@ NOT_ONE_ANSWER: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "status 204 with an answer as its body": lambda body: _with_length(
         _with_length(body), start=b"HTTP/1.1 204 No Content"
     ),
+    "status 204 and bytes after it": lambda body: b"HTTP/1.1 204 No Content\r\n\r\n" + body,
     "status 204 with chunks": lambda body: _in_chunks(body, b"Transfer-Encoding: chunked", status=b"204"),
     "status 304 with a body": lambda body: _with_length(body, start=b"HTTP/1.1 304 Not Modified"),
     "status 304 with chunks": lambda body: _in_chunks(body, b"Transfer-Encoding: chunked", status=b"304"),

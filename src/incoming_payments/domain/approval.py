@@ -5,7 +5,7 @@ import enum
 from attrs import frozen
 
 from incoming_payments.domain.amount import Amount
-from incoming_payments.domain.payment import Credit, PaymentId
+from incoming_payments.domain.payment import Credit, CreditId, PaymentId
 
 
 class Approver(enum.Enum):
@@ -17,12 +17,17 @@ class Approver(enum.Enum):
 
 @frozen
 class Approved:
-    """The proof that `amount` may be credited to the payment `payment_id`. `by` is the origin of the approval."""
+    """The proof that `amount` may be credited once to the payment `payment_id`, under the credit id `credit_id`.
+
+    `by` is the origin of the approval.
+    """
 
     by: Approver
     payment_id: PaymentId
+    credit_id: CreditId
     amount: Amount
 
     def covers(self, credit: Credit) -> bool:
         """Return whether `credit` is the approved credit."""
-        return self.payment_id == credit.payment_id and self.amount == credit.amount
+        approved = self.payment_id, self.credit_id, self.amount
+        return approved == (credit.payment_id, credit.id, credit.amount)

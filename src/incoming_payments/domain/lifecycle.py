@@ -119,8 +119,13 @@ def create(
 
 
 def as_created(payment: IncomingPayment) -> IncomingPayment:
-    """Return `payment` in the state of its creation, which follows from its terms, because terms never change."""
+    """Return `payment` in the state of its creation, which follows from its terms. Erased metadata stays away."""
     return IncomingPayment(payment.terms, Progress(Amount(0, payment.asset), payment.created_at))
+
+
+def without_metadata(payment: IncomingPayment) -> IncomingPayment:
+    """Return `payment` after the erasure of its metadata. No version and no time changes."""
+    return IncomingPayment(evolve(payment.terms, metadata=None), payment.progress)
 
 
 def credit(

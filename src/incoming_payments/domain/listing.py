@@ -19,6 +19,7 @@ from attrs import Attribute, converters, field, frozen
 from incoming_payments.domain.checks import check_time, integer
 from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.payment import ClientId, IncomingPayment, PaymentId, WalletAddressUrl
+from incoming_payments.domain.reference import Reference
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import PAGE_PAYMENTS_MAX
@@ -52,11 +53,11 @@ def _check_time(_: object, attribute: "Attribute[Any]", time: datetime | None) -
 class PaymentQuery:
     """The payments of one page, for a store.
 
-    The page has at most `limit` payments that meet every filter that is not `None`: the wallet address, the client,
-    the state at `now`, and the time of creation from `created_from` on and before `created_before`. If no place is
-    given, the page has the newest of these payments. If `older_than` is set, the page has the newest payments that are
-    older than this place. If `newer_than` is set, the page has the oldest payments that are newer than this place. The
-    newest payment always comes first.
+    The page has at most `limit` payments that meet every filter that is not `None`: the wallet address, the client, the
+    state at `now`, the reference, and the time of creation from `created_from` on and before `created_before`. If no
+    place is given, the page has the newest of these payments. If `older_than` is set, the page has the newest payments
+    that are older than this place. If `newer_than` is set, the page has the oldest payments that are newer than this
+    place. The newest payment always comes first.
 
     Raises `InvalidValue` for a `limit` below one or far above the largest page, for an invalid state or time, and when
     both places are set.
@@ -68,6 +69,7 @@ class PaymentQuery:
     wallet_address: WalletAddressUrl | None = None
     client: ClientId | None = None
     state: State | None = field(default=None, converter=converters.optional(_state))
+    reference: Reference | None = None
     created_from: datetime | None = field(default=None, validator=_check_time)
     created_before: datetime | None = field(default=None, validator=_check_time)
     older_than: Place | None = None
@@ -85,10 +87,15 @@ class PaymentQuery:
         terms = payment.terms
         return self.wallet_address in (None, terms.wallet_address) and self.client in (None, terms.client)
 
+    def has_reference(self, payment: IncomingPayment) -> bool:
+        """Return whether `payment` has the reference of this list. A payment loses its reference by an erasure."""
+        return self.reference is None or self.reference.is_in(payment.terms.metadata)
+
     def admits(self, payment: IncomingPayment) -> bool:
         """Return whether `payment` meets the filters. The place of the payment does not matter."""
         return (
             self.is_of(payment)
+            and self.has_reference(payment)
             and (self.created_from is None or payment.created_at >= self.created_from)
             and (self.created_before is None or payment.created_at < self.created_before)
             and self.state in (None, state_of(payment, self.now))

@@ -176,12 +176,12 @@ class Credit:
 
 @frozen
 class Terms:
-    """The part of an incoming payment that never changes.
+    """The part of an incoming payment that no decision changes.
 
     `client` is the client that created the payment. `limit` is `incomingAmount` in JSON. The payment is completed when
     its total reaches this limit. `expires_at` is the last time at which the payment accepts money. `metadata` is the
-    text of a JSON object. Raises `InvalidValue` for an invalid member, and for a `limit` that is zero or not in
-    `asset`.
+    text of a JSON object, until an erasure removes it. Raises `InvalidValue` for an invalid member, and for a `limit`
+    that is zero or not in `asset`.
     """
 
     id: PaymentId = field(converter=payment_id)

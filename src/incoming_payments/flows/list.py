@@ -1,5 +1,6 @@
 """List the payments of a wallet address for a client, or any payments for the host."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from attrs import evolve
@@ -12,8 +13,10 @@ from incoming_payments.domain.payment import (
     client_id,
     wallet_address_url,
 )
+from incoming_payments.domain.reference import Reference
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import (
+    ConfigurationError,
     CursorNotFound,
     InvalidValue,
     MalformedQuery,
@@ -65,6 +68,7 @@ def list_for_host(
     wallet_address: str | None = None,
     state: State | str | None = None,
     client: str | None = None,
+    reference: Reference | None = None,
     created_from: datetime | None = None,
     created_before: datetime | None = None,
     cursor: PaymentId | None = None,
@@ -86,6 +90,7 @@ def list_for_host(
         wallet_address=None if wallet_address is None else wallet_address_url(wallet_address),
         state=state,
         client=None if client is None else HOST if client == HOST else client_id(client),
+        reference=reference,
         created_from=created_from,
         created_before=created_before,
     )
@@ -108,16 +113,25 @@ def _page(query: PaymentQuery, cursor: PaymentId | None, *, backwards: bool) -> 
         payment = yield from _listed(query, cursor)
         place, others = Place.of(payment), query.admits(payment)
         query = evolve(query, newer_than=place) if backwards else evolve(query, older_than=place)
-    found = yield from FindPayments(query)
+    found = yield from _find(query)
     payments = tuple(found[-size:] if backwards else found[:size])
     # The payment of the cursor lies on the other side of the page. If the state of this payment no longer matches the
     # filter, look for another payment on that side.
     if place is not None and not others:
         other_side = evolve(query, limit=1, older_than=query.newer_than, newer_than=query.older_than)
-        others = bool((yield from FindPayments(other_side)))
+        others = bool((yield from _find(other_side)))
     is_cut = len(found) > size
     has_next, has_previous = (others, is_cut) if backwards else (is_cut, others)
     return PaymentPage(payments, has_next=has_next, has_previous=has_previous)
+
+
+def _find(query: PaymentQuery) -> Flow[Sequence[IncomingPayment]]:
+    """Return the payments of `query`. Raises `ConfigurationError` when the store ignores the reference of `query`."""
+    found = yield from FindPayments(query)
+    if not all(map(query.has_reference, found)):
+        text = f"{FindPayments.method} returned a payment without the reference of the query: filter by query.reference"
+        raise ConfigurationError(text, setting="store")
+    return found
 
 
 def _listed(query: PaymentQuery, cursor: PaymentId) -> Flow[IncomingPayment]:

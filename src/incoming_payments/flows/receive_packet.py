@@ -118,6 +118,7 @@ def approval_of(arrival: Arrival, payment: IncomingPayment) -> Flow[Approved | I
     """
     proposal = ProposedCredit(
         payment=payment,
+        credit_id=arrival.credit_id,
         amount=arrival.amount,
         peer=arrival.peer,
         expires_at=arrival.expires_at,

@@ -187,7 +187,7 @@ class Arrival:
 
     def approved_by(self, approver: Approver) -> Approved:
         """Return the proof that `approver` approves the money of this packet."""
-        return Approved(approver, self.payment_id, self.amount)
+        return Approved(approver, self.payment_id, self.credit_id, self.amount)
 
     def decide(
         self, credit_id: CreditId, clock: Callable[[], datetime], approval: Approved | errors.IncomingPaymentsError
@@ -199,7 +199,7 @@ class Arrival:
 
         `approval` is the proof that the money of this packet may be credited, or the error to raise if the payment
         would accept the money. If nothing is credited, `approval` is not used. Raises `BrokenDecision` for the proof of
-        another payment or amount.
+        another payment, credit or amount.
         """
 
         def decision(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
@@ -220,7 +220,7 @@ class Arrival:
             if not isinstance(approval, Approved):
                 raise approval
             if not approval.covers(decided.credit):
-                raise errors.BrokenDecision("the approval is for another payment or another amount")
+                raise errors.BrokenDecision("the approval is for another payment, credit or amount")
             return Decision(decided.answer, decided.payment, decided.events, decided.credit, approved=approval)
 
         return decision

@@ -66,6 +66,10 @@ class LogEvent(enum.StrEnum):
         "a worker process of `serve` has ended or hangs. A new process replaces it, or the service stops",
     )
     EXPIRY_SWEEP_FAILED = "expiry_sweep_failed", "`serve` could not write `expired` events, and tries again"
+    CLEAN_UP_FAILED = (
+        "clean_up_failed",
+        "`serve` could not erase old metadata or delete old deliveries, and tries again",
+    )
     REQUEST_ANSWERED = "request_answered", "a line of the access log of `serve`, for a request and its response"
     HEADERS_WITHOUT_END = (
         "headers_without_end",

@@ -33,6 +33,7 @@ from incoming_payments.errors import PortUnavailable
 from incoming_payments.limits import (
     ANSWER_LINES_MAX,
     ANSWER_OVERHEAD_BYTES_MAX,
+    ANSWER_PIECES_MAX,
     INTERIM_RESPONSES_MAX,
     LOOK_UP_ADDRESSES_MAX,
     LOOK_UPS_MAX,
@@ -123,14 +124,17 @@ class Received:
         self._bytes_max = body_bytes_max + ANSWER_OVERHEAD_BYTES_MAX
         self._bytes = bytearray()
         self._head_at = 0
-        self._lines = 0
+        self._pieces = self._lines = 0
         self._interim = 0
         self._is_final = False
 
     def add(self, data: memoryview) -> None:
-        """Add received `data`. Raise `ValueError` for more bytes, lines or interim responses than the limits allow."""
+        """Add received `data`. Raise `ValueError` for more bytes, pieces, lines or interim responses than allowed."""
         if len(self._bytes) + len(data) > self._bytes_max:
             raise ValueError(f"the server sent more than {self._bytes_max} bytes")
+        self._pieces += 1
+        if self._pieces > ANSWER_PIECES_MAX:
+            raise ValueError(f"the answer arrived in more than {ANSWER_PIECES_MAX} pieces")
         before = len(self._bytes)
         self._bytes += data
         self._lines += self._bytes.count(b"\n", before)
@@ -148,12 +152,17 @@ class Received:
     def is_one_answer(self) -> bool:
         """Return whether the bytes are exactly one final, well-formed answer with an unambiguous end.
 
-        RFC 9112 §6: the answer either gives its length or is chunked. Chunk extensions and trailers are legal, but
-        rare, and readers interpret them in different ways. So the result is false for an answer that has them.
+        RFC 9112 §6: the answer gives its length, is chunked, or has a status without a body. Chunk extensions and
+        trailers are legal, but rare, and readers interpret them in different ways. So the result is false for an answer
+        that has them.
         """
         head = _HEAD.match(self._bytes)
-        framing = _FRAMING.findall(head[2]) if head else []
-        if head is None or len(framing) != 1 or (head[1] in _NO_BODY and len(self._bytes) > head.end()):
+        if head is None:
+            return False
+        framing = _FRAMING.findall(head[2])
+        if head[1] in _NO_BODY and not framing:
+            return len(self._bytes) == head.end()
+        if len(framing) != 1 or (head[1] in _NO_BODY and len(self._bytes) > head.end()):
             return False
         name, value = framing[0][0].lower(), framing[0][1].strip(b" \t").lower()
         if name == b"content-length":

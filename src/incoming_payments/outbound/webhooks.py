@@ -163,7 +163,10 @@ class _Sender:
 
     async def _send(self, delivery: Delivery) -> None:
         request = self._endpoint.request(delivery, self._clock())
-        answer = await self._http.send(request, timeout_s=self._endpoint.timeout_s)
+        try:
+            answer = await self._http.send(request, timeout_s=self._endpoint.timeout_s)
+        except HttpFailed as error:
+            raise _without_url(error, self._endpoint.url) from None
         check_answer(answer, self._clock())
 
 
@@ -182,13 +185,10 @@ class WebhookSender(_Sender):
 
     def __call__(self, delivery: Delivery) -> None:
         """Send the webhook once."""
-        try:
-            self._thread.run(self._send(delivery))
-        except HttpFailed as error:
-            raise _without_url(error, self._endpoint.url) from None
+        self._thread.run(self._send(delivery))
 
     def close(self) -> None:
-        """Close the connections, and end the thread."""
+        """Close the connections."""
         self._thread.close()
 
 
@@ -197,10 +197,7 @@ class AsyncWebhookSender(_Sender):
 
     async def __call__(self, delivery: Delivery) -> None:
         """Send the webhook once. See `WebhookSender`."""
-        try:
-            await self._send(delivery)
-        except HttpFailed as error:
-            raise _without_url(error, self._endpoint.url) from None
+        await self._send(delivery)
 
     async def aclose(self) -> None:
         """Close the connections."""

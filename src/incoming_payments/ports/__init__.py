@@ -16,6 +16,7 @@ from incoming_payments.ports.approval import (
     ProposedPayment,
 )
 from incoming_payments.ports.client_keys import AsyncClientKeys, ClientKeys
+from incoming_payments.ports.erasure import AsyncErasure, Erasure
 from incoming_payments.ports.feed import AsyncFeed, Feed, Render
 from incoming_payments.ports.introspection import AsyncIntrospector, Introspector
 from incoming_payments.ports.methods import AsyncMethodAllocator, MethodAllocator
@@ -39,6 +40,7 @@ __all__ = [
     "ApprovalPort",
     "AsyncApprovalPort",
     "AsyncClientKeys",
+    "AsyncErasure",
     "AsyncFeed",
     "AsyncIntrospector",
     "AsyncMethodAllocator",
@@ -50,6 +52,7 @@ __all__ = [
     "CreditDecided",
     "Decide",
     "DeliveryAttempted",
+    "Erasure",
     "Feed",
     "Introspector",
     "MethodAllocator",

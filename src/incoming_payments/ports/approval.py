@@ -8,7 +8,7 @@ from attrs import frozen
 
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.methods import IlpAddress
-from incoming_payments.domain.payment import ClientId, IncomingPayment, WalletAddressUrl
+from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, WalletAddressUrl
 
 
 class Approval(enum.Enum):
@@ -44,12 +44,14 @@ class ProposedPayment:
 class ProposedCredit:
     """The money of one ILP packet for the stored `payment`, which is not credited yet.
 
-    `peer` is the ILP address of the peer that sent the packet. `expires_at` is the time at which the packet expires.
-    `data` are the bytes in the `StreamData` frames of the packet for stream 1, joined in the order of their offsets.
-    The sender chooses these bytes, so they prove nothing.
+    `credit_id` is the id of the credit, if the packet is credited. A copy of the packet has the same id. `peer` is the
+    ILP address of the peer that sent the packet. `expires_at` is the time at which the packet expires. `data` are the
+    bytes in the `StreamData` frames of the packet for stream 1, joined in the order of their offsets. The sender
+    chooses these bytes, so they prove nothing.
     """
 
     payment: IncomingPayment
+    credit_id: CreditId
     amount: Amount
     peer: IlpAddress
     expires_at: datetime

@@ -69,6 +69,9 @@ class PaymentStore(Protocol):
 
         Find the place in the list by an index, so that all pages of a wallet address, and of one client at a wallet
         address, take the same time. Never count rows from the start of the list.
+
+        A store that finds payments by a reference has an attribute `reference`, the name of the member of the metadata
+        that it indexes. For a store without this attribute, no query has a `reference`.
         """
 
 

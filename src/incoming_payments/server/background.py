@@ -1,14 +1,20 @@
-"""The background tasks of a process: the sweep for expired payments, and the heartbeat of a worker."""
+"""The background tasks of a process: the sweep, and the heartbeat of a worker."""
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
+from attrs import frozen
+
+from incoming_payments.flows.expire import announce_expiry, find_expired
 from incoming_payments.hosts.asgi import Message, Receive, Scope, Send
-from incoming_payments.limits import EXPIRY_SWEEP_S_MAX, SWEEP_PAYMENTS_MAX
 from incoming_payments.observers.log import LogEvent, log_event
+from incoming_payments.ports import AsyncFeed
+from incoming_payments.server.config.sweep import SweepTable
 from incoming_payments.server.fixed_paths import Application
 from incoming_payments.service import AsyncIncomingPayments
 
@@ -17,6 +23,7 @@ logger = logging.getLogger(__name__)
 Task = Callable[[], Coroutine[Any, Any, None]]
 
 _BEAT_S: Final = 1.0
+_EXPIRED_AT_ONCE_MAX: Final = 100  # payments whose events one batch writes, so that other updates wait for some ms
 
 
 def with_tasks(application: Application, *tasks: Task) -> Application:
@@ -52,24 +59,60 @@ def beating(beat: Callable[[], None]) -> Task:
     return run
 
 
-def sweeping(service: AsyncIncomingPayments) -> Task:
-    """Return a task that writes the `expired` events. Several processes may run this task: no event is written twice.
+@frozen
+class _Step:
+    """One kind of work of the sweep. `work` does a batch, and returns whether none is left."""
 
-    A random pause lets the processes take turns. After a full sweep, the pause is as long as the sweep, so that other
-    updates can use the disk for at least half of the time.
+    work: Callable[[], Awaitable[bool]]
+    event: LogEvent
+    failed: str
+
+
+def sweeping(service: AsyncIncomingPayments, feed: AsyncFeed, sweep: SweepTable) -> Task:
+    """Return a task that writes `expired` events, and removes what has been kept for long enough.
+
+    Several processes may run this task. They share the work: no event is written twice, and each batch is one
+    transaction, which begins with what is left. A random pause lets the processes take turns. After a batch that was
+    not the last, the pause is as long as the batch, so that other updates can use the disk for at least half of the
+    time.
     """
+    steps = list(_steps(service, feed, sweep))
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(random.uniform(0.3, 1) * EXPIRY_SWEEP_S_MAX)  # noqa: S311 - no secret
-            try:
-                begin_s = loop.time()
-                while await service.announce_expired() == SWEEP_PAYMENTS_MAX:
-                    await asyncio.sleep(loop.time() - begin_s)
-                    begin_s = loop.time()
-            except Exception as error:  # noqa: BLE001 - it is logged
-                text = "a sweep for expired payments failed, so their events are written later: %s"
-                log_event(logger, logging.WARNING, LogEvent.EXPIRY_SWEEP_FAILED, text, error)
+            await asyncio.sleep(random.uniform(0.3, 1) * sweep.interval_s)  # noqa: S311 - no secret
+            for step in steps:
+                await _finish(step)
 
     return run
+
+
+def _steps(service: AsyncIncomingPayments, feed: AsyncFeed, sweep: SweepTable) -> Iterator[_Step]:
+    async def announce() -> bool:
+        # The store commits concurrent updates together, so a batch takes a few syncs of the disk.
+        now = service.clock()
+        found = await service.run(find_expired(now, limit=_EXPIRED_AT_ONCE_MAX))
+        await asyncio.gather(*(service.run(announce_expiry(id, now)) for id in found))
+        return len(found) < _EXPIRED_AT_ONCE_MAX
+
+    async def forget() -> bool:
+        return await feed.forget(service.clock() - timedelta(seconds=sweep.deliveries_kept_s))
+
+    text = "a sweep for expired payments failed, so their events are written later: %s"
+    yield _Step(announce, LogEvent.EXPIRY_SWEEP_FAILED, text)
+    if sweep.metadata_kept_s is not None:
+        erase = partial(service.erase_old_metadata, kept_s=sweep.metadata_kept_s)
+        yield _Step(erase, LogEvent.CLEAN_UP_FAILED, "old metadata was not erased, and is erased later: %s")
+    yield _Step(forget, LogEvent.CLEAN_UP_FAILED, "old deliveries were not deleted, and are deleted later: %s")
+
+
+async def _finish(step: _Step) -> None:
+    """Do the work of `step`, batch by batch. A failure is logged, and the next sweep tries again."""
+    loop = asyncio.get_running_loop()
+    try:
+        begin_s = loop.time()
+        while not await step.work():
+            await asyncio.sleep(loop.time() - begin_s)
+            begin_s = loop.time()
+    except Exception as error:  # noqa: BLE001 - it is logged
+        log_event(logger, logging.WARNING, step.event, step.failed, error)

@@ -1,4 +1,4 @@
-"""The command line of `incoming-payments`, with the commands `init`, `serve`, `backup`, `audit`, `sign` and `demo`."""
+"""The command line: `init`, `serve`, `backup`, `audit`, `reindex`, `sign` and `demo`."""
 
 import argparse
 import importlib.metadata
@@ -11,7 +11,7 @@ from typing import get_args
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
 from incoming_payments.gnap import Dialect
 from incoming_payments.server.audit import audit
-from incoming_payments.server.backup import backup
+from incoming_payments.server.backup import backup, reindex
 from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.dev import demo, sign
 from incoming_payments.server.init import CONFIGURATION, init
@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     version = importlib.metadata.version("incoming-payments")
     parser.add_argument("--version", action="version", version=f"incoming-payments {version}")
     commands = parser.add_subparsers(
-        title="commands", required=True, metavar="init | serve | backup | audit | sign | demo"
+        title="commands", required=True, metavar="init | serve | backup | audit | reindex | sign | demo"
     )
     command = commands.add_parser("init", help="write a configuration, keys and development tokens")
     command.add_argument("folder", type=Path, help="the folder for the files, which is created if it does not exist")
@@ -83,6 +83,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("database", type=Path, help="the database, which is not changed")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(run=lambda options: audit(options.database, as_json=options.json))
+    command = commands.add_parser("reindex", help="index the references of all payments; the service may be running")
+    command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
+    command.set_defaults(run=lambda options: _with_settings(options.config, reindex))
     sign.add_parser(commands, CONFIGURATION)
     command = commands.add_parser("demo", help="show a whole payment: create, pay by STREAM, crash, complete")
     command.set_defaults(run=lambda _: demo.main())

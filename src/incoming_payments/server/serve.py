@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from attrs import asdict
+
 from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.flows.machinery.ports import AsyncPorts
 from incoming_payments.hosts.asgi import AsgiApplication
@@ -17,11 +19,12 @@ from incoming_payments.limits import (
     SHUTDOWN_S_MAX,
 )
 from incoming_payments.observers.log import LogEvent, log_event
-from incoming_payments.ports import Observer
+from incoming_payments.ports import AsyncQuotas, Observer
 from incoming_payments.server.access_log import with_access_log
 from incoming_payments.server.background import beating, sweeping, with_tasks
 from incoming_payments.server.backup import naming_database
 from incoming_payments.server.config.settings import Settings
+from incoming_payments.server.config.tables import QuotasTable
 from incoming_payments.server.connections import Connections
 from incoming_payments.server.fixed_paths import Application, with_document, with_health
 from incoming_payments.server.listeners import open_listeners
@@ -69,9 +72,12 @@ def serve(settings: Settings) -> int:
         metrics = Metrics.of(given.listen)
         observer = None if metrics is None else metrics.observer
         with naming_database():
-            store = AsyncSqliteStore(settings.given.database, on_stop=on_stop, observer=observer)
-        application = ReloadableApplication(settings, lambda new: build(new, store, connections, observer))
-        sweep = sweeping(AsyncIncomingPayments(policy=settings.policy, ports=AsyncPorts(store=store)))
+            store = AsyncSqliteStore(given.database, on_stop=on_stop, observer=observer, reference=given.reference)
+        # The quotas are made once, so that they keep their counts when the settings change.
+        quotas = None if given.quotas == QuotasTable() else store.quotas(**asdict(given.quotas))
+        application = ReloadableApplication(settings, lambda new: build(new, store, connections, observer, quotas))
+        swept = AsyncIncomingPayments(policy=settings.policy, ports=AsyncPorts(store=store, erasure=store.erasure))
+        sweep = sweeping(swept, store.feed, given.sweep)
         logged = with_access_log(application) if given.log.access else application
         server = uvicorn.Server(http_config(logged))
 
@@ -137,6 +143,7 @@ def build(
     store: AsyncSqliteStore,
     connections: Connections,
     observer: Observer | None = None,
+    quotas: AsyncQuotas | None = None,
 ) -> Application:
     """Return the ASGI application for `settings` on an open `store`.
 
@@ -156,7 +163,7 @@ def build(
         client_keys=connections.client_keys,
         nonces=store.nonces,
         methods=settings.receiver.methods,
-        quotas=settings.quotas,
+        quotas=quotas,
     )
     service = AsyncIncomingPayments(
         policy=settings.policy, ports=ports, receiver=settings.receiver, packets=settings.packets, observer=observer

@@ -5,7 +5,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, get_args
 
 from incoming_payments.domain.amount import Amount
@@ -13,21 +13,22 @@ from incoming_payments.domain.events import Event
 from incoming_payments.domain.feed import Consumer, DeliveryRecord, FeedEvent
 from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
+from incoming_payments.domain.reference import Reference
 from incoming_payments.domain.transitions import State
 from incoming_payments.endpoints.open_payments import Request, Response, http_refusal
-from incoming_payments.errors import ConfigurationError, HttpRefused, PaymentNotFound
+from incoming_payments.errors import ConfigurationError, HttpRefused, InvalidValue, PaymentNotFound
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host
 from incoming_payments.flows.dead_letters import dead_letters, read_delivery, redeliver
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.list import list_for_host
-from incoming_payments.flows.machinery.effects import Flow, LoadEvents, LoadPayment
+from incoming_payments.flows.machinery.effects import EraseEnded, EraseMetadata, Flow, LoadEvents, LoadPayment
 from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
 from incoming_payments.flows.machinery.run import arun, run
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.ilp import Peer
-from incoming_payments.limits import DEAD_LETTERS_MAX, SWEEP_PAYMENTS_MAX
+from incoming_payments.limits import DEAD_LETTERS_MAX, KEPT_S_MAX, SWEEP_PAYMENTS_MAX
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.service._base import Service, check
 
@@ -110,6 +111,7 @@ def _list(
     wallet_address: str | None = None,
     state: State | str | None = None,
     client: str | None = None,
+    reference: str | None = None,
     created_from: datetime | None = None,
     created_before: datetime | None = None,
     cursor: PaymentId | str | None = None,
@@ -119,20 +121,25 @@ def _list(
     """Return a page of the payments that meet every filter, the newest first.
 
     `client` is a client id as in access tokens, or `HOST` for the payments that the host created for itself. `state` is
-    the current state. The page has the `first` payments of the list, 20 by default and at most
-    100. If `cursor` is given, which is a payment of the list, the page has the `first` payments after this payment, or
-    the `last` payments before it. A cursor stays valid when the state of its payment changes.
+    the current state. `reference` is the text of the member of the metadata that the store indexes. Clients choose the
+    metadata, so check the wallet address of each payment, or pass it too.
+
+    The page has the `first` payments of the list, 20 by default and at most 100. If `cursor` is given, which is a
+    payment of the list, the page has the `first` payments after this payment, or the `last` payments before it. A
+    cursor stays valid when the state of its payment changes.
 
     Every page takes the same time, however deep in the list. If a state or only a client is given, a page can take
     longer, because the store reads and skips the payments that do not match.
 
-    Raises `CursorNotFound` for a cursor of another wallet address or client, and `InvalidValue`.
+    Raises `CursorNotFound` for a cursor of another wallet address or client, and `InvalidValue`. Raises
+    `ConfigurationError` for a `reference` if the store indexes no references.
     """
     return (
         yield from list_for_host(
             wallet_address=wallet_address,
             state=state,
             client=client,
+            reference=None if reference is None else _reference(service, reference),
             created_from=created_from,
             created_before=created_before,
             cursor=None if cursor is None else service.policy.payment_id(cursor),
@@ -141,6 +148,14 @@ def _list(
             now=service.clock(),
         )
     )
+
+
+def _reference(service: Service[Any], text: str) -> Reference:
+    member = getattr(service.ports.store, "reference", None)
+    if member is None:
+        text = "the store indexes no references: name a member of the metadata, as in SqliteStore(path, reference=...)"
+        raise ConfigurationError(text, setting="reference")
+    return Reference(member, text)
 
 
 def _receive(service: Service[Any], payment: PaymentId | str, *, credit_id: str, amount: Amount) -> Flow[Credit]:
@@ -216,6 +231,28 @@ def _redeliver(service: Service[Any], delivery: DeliveryRecord) -> Flow[None]:
     The delivery has the same id as before. It may arrive after later events of its payment.
     """
     yield from redeliver(delivery, service.clock())
+
+
+def _erase_metadata(service: Service[Any], payment: PaymentId | str) -> Flow[IncomingPayment]:
+    """Erase the metadata of `payment`, and return the payment without it. The other data of the payment stays.
+
+    When the method returns, the metadata is in none of the files of the database. Backups still have it. A repeated
+    call is safe, so repeat a call that was interrupted. Raises `PaymentNotFound`, `PortMissing` if the service has no
+    port `erasure`, and `StoreUnavailable` if a log may still hold the metadata.
+    """
+    return (yield from EraseMetadata(service.policy.payment_id(payment)))
+
+
+def _erase_old_metadata(service: Service[Any], *, kept_s: int) -> Flow[bool]:
+    """Erase the metadata of a batch of the payments that ended more than `kept_s` seconds ago.
+
+    Return whether none is left. If not, call the method again. A payment ends when it is completed, or when it expires
+    and `announce_expired` has written its `expired` event. Raises `InvalidValue` unless `kept_s` is an integer from 0
+    to `limits.KEPT_S_MAX`, and the exceptions of `erase_metadata`.
+    """
+    if type(kept_s) is not int or not 0 <= kept_s <= KEPT_S_MAX:
+        raise InvalidValue(f"kept_s must be an integer from 0 to {KEPT_S_MAX}", member="kept_s")
+    return (yield from EraseEnded(service.clock() - timedelta(seconds=kept_s)))
 
 
 def _is_ready(service: Service[Any]) -> Flow[bool]:
@@ -313,6 +350,8 @@ class IncomingPayments(Service[Ports]):
     dead_letters = _sync(_dead_letters)
     read_delivery = _sync(_read_delivery)
     redeliver = _sync(_redeliver)
+    erase_metadata = _sync(_erase_metadata)
+    erase_old_metadata = _sync(_erase_old_metadata)
     is_ready = _sync(_is_ready)
 
     def relay(self, consumer: Consumer, handler: "Handler", **options: "Unpack[RelayOptions]") -> "Relay":
@@ -353,6 +392,8 @@ class AsyncIncomingPayments(Service[AsyncPorts | Ports]):
     dead_letters = _async(_dead_letters)
     read_delivery = _async(_read_delivery)
     redeliver = _async(_redeliver)
+    erase_metadata = _async(_erase_metadata)
+    erase_old_metadata = _async(_erase_old_metadata)
     is_ready = _async(_is_ready)
 
     def relay(self, consumer: Consumer, handler: "Handler", **options: "Unpack[RelayOptions]") -> "AsyncRelay":

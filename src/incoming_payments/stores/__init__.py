@@ -29,7 +29,7 @@ from incoming_payments.domain.feed import (
     settle,
 )
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
-from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.lifecycle import Decision, without_metadata
 from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import (
     ClientId,
@@ -41,6 +41,7 @@ from incoming_payments.domain.payment import (
     Terms,
     WalletAddressUrl,
 )
+from incoming_payments.domain.reference import Reference, reference_of
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import (
     BrokenDecision,
@@ -55,10 +56,12 @@ from incoming_payments.errors import (
     StoreUnusable,
 )
 from incoming_payments.ports import (
+    AsyncErasure,
     AsyncFeed,
     AsyncNonces,
     AsyncPaymentStore,
     Decide,
+    Erasure,
     Feed,
     Nonces,
     PaymentStore,
@@ -70,12 +73,14 @@ from incoming_payments.stores.guard import (
     check_nonce_time,
     check_update,
     checked_capacity,
+    ended_at,
     sweep_at,
 )
 
 __all__ = [
     "Amount",
     "Asset",
+    "AsyncErasure",
     "AsyncFeed",
     "AsyncNonces",
     "AsyncPaymentStore",
@@ -95,6 +100,7 @@ __all__ = [
     "DeliveryNotFound",
     "DeliveryRecord",
     "Ending",
+    "Erasure",
     "Event",
     "EventKind",
     "Failed",
@@ -112,6 +118,7 @@ __all__ = [
     "PaymentQuery",
     "PaymentStore",
     "Progress",
+    "Reference",
     "Released",
     "Render",
     "Result",
@@ -131,7 +138,10 @@ __all__ = [
     "check_update",
     "checked_capacity",
     "claimable",
+    "ended_at",
     "next_delivery",
+    "reference_of",
     "settle",
     "sweep_at",
+    "without_metadata",
 ]

@@ -65,6 +65,16 @@ def sweep_at(payment: IncomingPayment) -> datetime | None:
     return at
 
 
+def ended_at(payment: IncomingPayment) -> datetime | None:
+    """Return the time at which `payment` was completed, or at which it expired if its `expired` event is written.
+
+    Return `None` if the payment has not ended. The setting for the age of metadata counts from this time.
+    """
+    if is_completed(payment):
+        return payment.updated_at  # nothing changes after the completion
+    return None if payment.expiry_announced_at is None else payment.expires_at
+
+
 def checked_capacity(capacity: int) -> int:
     """Return `capacity`, the number of nonces that a store holds. Raises `InvalidValue` when it is below one."""
     if capacity < 1:

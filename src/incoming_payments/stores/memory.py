@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 from incoming_payments.domain.events import Event
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
-from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.lifecycle import Decision, without_metadata
 from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.reference import reference_text
 from incoming_payments.errors import PaymentExists, PaymentNotFound
-from incoming_payments.limits import NONCES_DEFAULT
+from incoming_payments.limits import ERASED_PAYMENTS_MAX, NONCES_DEFAULT
 from incoming_payments.ports import Decide
 from incoming_payments.stores import guard
 from incoming_payments.stores.memory_feed import MemoryFeed
@@ -24,9 +25,11 @@ class MemoryStore:
     """A `PaymentStore` in a dictionary. Thread-safe, and usable from asyncio.
 
     `feed` is the `Feed` of its events. `decide` runs under the lock of the store, so it must not call the store.
+    `reference` names the member of the metadata by which `find_payments` can find payments.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, reference: str | None = None) -> None:
+        self.reference = None if reference is None else reference_text(reference)
         self._lock = threading.Lock()
         # Payments by id, credits by (id, credit id), events by (id, version), creations by (client, key, "key"), and
         # the rows of the feed. All of them are in one dictionary, so that they always agree: a KeyboardInterrupt
@@ -86,6 +89,23 @@ class MemoryStore:
         """Return the page that `query` describes, newest first. This takes time linear in the number of all rows."""
         return query.page_of(self._payments())
 
+    @property
+    def erasure(self) -> "MemoryErasure":
+        """The `Erasure` port of this store."""
+        return MemoryErasure(self)
+
+    def erase(self, id: PaymentId) -> IncomingPayment:
+        """See `Erasure.erase`."""
+        with self._lock:
+            self._rows[id] = erased = without_metadata(self._payment(id))
+        return erased
+
+    def find_ended(self, before: datetime) -> Sequence[PaymentId]:
+        """Return a batch of the payments with metadata that ended before `before`."""
+        payments = [payment for payment in self._payments() if payment.terms.metadata is not None]
+        ended = [payment.id for payment in payments if (at := guard.ended_at(payment)) is not None and at < before]
+        return ended[:ERASED_PAYMENTS_MAX]
+
     def _creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         creation: KeyedCreation | None = self._rows.get((client, key, "key"))
         return None if creation is None or creation.until < now else creation
@@ -113,6 +133,24 @@ class MemoryStore:
         self._rows.update(rows | marks)
         if marks:
             self.feed.wake()
+
+
+class MemoryErasure:
+    """The `Erasure` port of a `MemoryStore`. Python may keep the text in memory after an erasure."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def erase(self, id: PaymentId) -> IncomingPayment:
+        """See `Erasure.erase`."""
+        return self._store.erase(id)
+
+    def erase_ended(self, before: datetime) -> bool:
+        """See `Erasure.erase_ended`."""
+        found = self._store.find_ended(before)
+        for id in found:
+            self._store.erase(id)
+        return len(found) < ERASED_PAYMENTS_MAX
 
 
 class MemoryNonces:

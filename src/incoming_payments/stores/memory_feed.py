@@ -185,7 +185,8 @@ class MemoryFeed:
             for due_at, payment, stream in ready:
                 if due_at > now or len(rows) >= limit:
                     break
-                if not (run := self._next_run(member.consumer, payment, stream)):
+                run, later = self._next_run(member.consumer, payment, stream)
+                if not run:
                     changes["stream", name, payment] = None
                     continue
                 try:
@@ -193,7 +194,8 @@ class MemoryFeed:
                 except BaseException as error:  # noqa: BLE001 - it is raised if there is no other delivery
                     errors.append(error)
                     continue
-                later_at = now if stream.head > run[-1].version else _FAR
+                end_at = now if stream.head > run[-1].version else _FAR  # the filter may have changed
+                later_at = min(map(member.consumer.due_at, later), default=end_at)
                 changes["stream", name, payment] = evolve(stream, is_open=True, due_at=later_at)
             if errors and not rows and not changes:
                 raise errors[0]
@@ -216,7 +218,7 @@ class MemoryFeed:
                 due_at=settled.due_at,
                 ending=settled.ending,
                 ended_at=None if settled.ending is None else now,
-                error=settled.error,
+                error=row.record.error if settled.error is None else settled.error,
             )
             changes = self._with(evolve(member, health=settled.health))
             changes[_key_of(row)] = evolve(row, record=record, lease=None)
@@ -265,10 +267,8 @@ class MemoryFeed:
             self._member(name)
             row = self._rows.get(("delivery", name, payment, first_version))
             if row is None or row.record.ending is not Ending.DEAD:
-                raise DeliveryNotFound(
-                    f"the consumer {name} has no dead letter of payment {payment} that begins with version "
-                    f"{first_version}"
-                )
+                text = f"the consumer {name} has no dead letter of payment {payment} that begins with version"
+                raise DeliveryNotFound(f"{text} {first_version}")
             record = evolve(row.record, attempts=0, due_at=now, ending=None, ended_at=None)
             self._write({_key_of(row): evolve(row, record=record)})
 
@@ -322,10 +322,12 @@ class MemoryFeed:
         times += [_due_at(row) for row in self._deliveries(name) if row.record.ending is None]
         return min(times, default=None)
 
-    def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> tuple[FeedEvent, ...]:
-        waiting = [self._event(id, version) for version in range(stream.acknowledged + 1, stream.head + 1)]
-        waiting = [event for event in waiting if consumer.admits(event.kind, event.wallet_address)]
-        return next_delivery(consumer, waiting) if waiting else ()
+    def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> tuple[Sequence[FeedEvent], ...]:
+        """Return the events of the next delivery, and the waiting events after them."""
+        events = [self._event(id, version) for version in range(stream.acknowledged + 1, stream.head + 1)]
+        waiting = [event for event in events if consumer.admits(event.kind, event.wallet_address)]
+        run = next_delivery(consumer, waiting) if waiting else ()
+        return run, waiting[len(run) :]
 
     def _event(self, id: PaymentId, version: int) -> FeedEvent:
         event: Event = self._rows[id, version]
@@ -368,7 +370,7 @@ def _stream_of(consumer: Consumer, payment: IncomingPayment, events: Collection[
     return _Stream(found[0].version - 1, found[-1].version, min(consumer.due_at(event) for event in found))
 
 
-def _new_row(name: ConsumerName, run: tuple[FeedEvent, ...], payload: bytes, now: datetime) -> _Row:
+def _new_row(name: ConsumerName, run: Sequence[FeedEvent], payload: bytes, now: datetime) -> _Row:
     record = DeliveryRecord(
         consumer=name,
         payment_id=run[0].payment_id,

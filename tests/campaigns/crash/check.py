@@ -30,7 +30,11 @@ from campaigns.crash.records import (
 Row = Mapping[str, Any]
 Violation = tuple[str, str]  # the broken promise, and the detail
 
-_TABLES: Final = ("SELECT * FROM payments", "SELECT * FROM credits", "SELECT * FROM events ORDER BY version")
+_TABLES: Final = (
+    "SELECT * FROM payments LEFT JOIN metadata ON number = metadata_number",
+    "SELECT * FROM credits",
+    "SELECT * FROM events ORDER BY version",
+)
 _DONE: Final = frozenset({"fulfilled", "credited"})
 
 
@@ -171,7 +175,7 @@ def _check_answers(records: Records, payments: Mapping[str, Payment]) -> Iterato
         if id not in payments:
             yield "an answered payment exists", id
     yield from (("a list has every payment in order", detail) for detail in records.wrong_lists)
-    orders = Counter(payment.row["metadata"] for payment in payments.values() if payment.row["metadata"] is not None)
+    orders = Counter(payment.row["text"] for payment in payments.values() if payment.row["text"] is not None)
     yield from (("an order has one payment", f"{order}: {count}") for order, count in orders.items() if count > 1)
     attempts = sum(
         1 + (records.answers.get(key, []).count(NO_ANSWER) if one.kind == CREATE else 0)

@@ -11,7 +11,6 @@ import asyncio
 import ctypes
 import itertools
 import os
-import secrets
 import signal
 import sqlite3
 import sys
@@ -323,8 +322,8 @@ def answer_before_commit() -> None:
 
 
 def random_credit_ids() -> None:
-    """Use a random credit id that does not depend on the packet."""
-    replace(Arrival, "credit_id", lambda _: property(lambda _: CreditId(f"stream:{secrets.token_hex(16)}")))
+    """Use the random nonce of the reply as the credit id, which does not depend on the packet."""
+    replace(Arrival, "credit_id", lambda _: property(lambda arrival: CreditId(f"stream:{arrival._nonce.hex()}")))
 
 
 def commit_in_two_steps() -> None:

@@ -97,7 +97,9 @@ def main(folder: Path, seed: int, rounds: int) -> None:
             payment = _service(store).create(wallet_address=_ALICE, metadata={"order": key}, idempotency_key=key)
             answers.append((key, payment.id))
     with closing(sqlite3.connect(folder / "payments.db")) as connection:
-        stored = connection.execute("SELECT metadata, id FROM payments ORDER BY metadata").fetchall()
+        stored = connection.execute(
+            "SELECT text, id FROM payments JOIN metadata ON number = metadata_number"
+        ).fetchall()
         events = connection.execute("SELECT count(*) FROM events").fetchone()[0]
     assert len(set(answers)) == rounds, f"a key was answered with two payments: {sorted(set(answers))}"
     assert sorted(stored) == sorted((f'{{"order":"{key}"}}', id) for key, id in set(answers)), stored

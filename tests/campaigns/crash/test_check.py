@@ -78,7 +78,10 @@ EDITS: Final = [
     ("no credit without its payment", "UPDATE events SET payment_id = 'other' WHERE version = 5"),
     ("an answered payment exists", "UPDATE payments SET id = 'other'"),
     ("no payment without its request", ANOTHER),
-    ("an order has one payment", f"UPDATE payments SET metadata = '{{}}'; {ANOTHER}"),  # noqa: S608
+    (
+        "an order has one payment",
+        f"INSERT INTO metadata VALUES (9, '{{}}'); UPDATE payments SET metadata_number = 9; {ANOTHER}",  # noqa: S608
+    ),
     ("the total is the sum of the credits", "UPDATE payments SET received_amount = '104'"),
     ("each event has the total", "UPDATE events SET received_amount = '61' WHERE version = 2"),
     ("each event has the total", "UPDATE credits SET received_amount = '61' WHERE amount = '60'"),

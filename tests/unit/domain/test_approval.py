@@ -14,7 +14,7 @@ from kits.stream_kit import USD
 
 ID = PaymentId(NOBODYS_ID)
 CREDIT = Credit(ID, CreditId("stream:1"), Amount(5, USD), Amount(7, USD), completes=False, at=NOW)
-APPROVED = Approved(Approver.HOST, ID, Amount(5, USD))
+APPROVED = Approved(Approver.HOST, ID, CreditId("stream:1"), Amount(5, USD))
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,11 @@ APPROVED = Approved(Approver.HOST, ID, Amount(5, USD))
         ({}, True),
         ({"by": Approver.NO_PORT}, True),
         ({"payment_id": PaymentId(NOBODYS_ID.replace("0", "1"))}, False),
+        ({"credit_id": CreditId("stream:2")}, False),
         ({"amount": Amount(6, USD)}, False),
         ({"amount": Amount(5, Asset("EUR", 2))}, False),
     ],
 )
-def test_approval_covers_its_payment_and_amount(changes: dict[str, Any], covered: bool) -> None:
-    """The payment, the value and the asset must all be those of the credit."""
+def test_approval_covers_its_credit(changes: dict[str, Any], covered: bool) -> None:
+    """The payment, the credit id, the value and the asset must all be those of the credit."""
     assert evolve(APPROVED, **changes).covers(CREDIT) is covered

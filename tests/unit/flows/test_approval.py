@@ -14,7 +14,7 @@ from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.approval import Approved, Approver
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.lifecycle import Decision, complete
-from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import (
     ApprovalRequired,
     ApprovalUnavailable,
@@ -89,6 +89,7 @@ def test_approved_packet_is_credited() -> None:
     assert (proposed.amount, proposed.peer) == (Amount(400, USD), PEER.address)
     assert (proposed.data, proposed.expires_at) == (b"one, two", prepare.expires_at.replace(microsecond=0))
     assert proposed.payment == service.created.answer  # as stored before the credit
+    assert proposed.credit_id == service.store.events(service.id)[-1].credit_id
 
 
 def test_refused_packet_ends_the_connection_with_the_words_of_the_host() -> None:
@@ -271,11 +272,16 @@ def test_refusals_of_the_payment_come_first() -> None:
 # --- flows that forget the approval ------------------------------------------------------------------
 
 
+def arrival_of(service: Service, prepare: Prepare) -> Arrival:
+    """Return the packet as the receiver of `service` opens it."""
+    opened = open_packet(encode(prepare), peer=PEER, receiver=service.receiver, nonce=bytes(12), now=NOW)
+    assert isinstance(opened, Arrival)
+    return opened
+
+
 def crediting(service: Service, prepare: Prepare, approved: Approved | None) -> Flow[IncomingPayment]:
     """Credit a packet with this proof, and without a request for approval."""
-    packet = encode(prepare)
-    opened = open_packet(packet, peer=PEER, receiver=service.receiver, nonce=bytes(12), now=NOW)
-    assert isinstance(opened, Arrival)
+    opened = arrival_of(service, prepare)
     decide = opened.decide(opened.credit_id, lambda: NOW, opened.approved_by(Approver.NO_PORT))
 
     def decide_with(payment: IncomingPayment, earlier: Credit | None) -> Decision[IncomingPayment]:
@@ -286,12 +292,16 @@ def crediting(service: Service, prepare: Prepare, approved: Approved | None) -> 
 
 PAYMENT: Final = a_creation(limit=1000)
 ID: Final = PAYMENT.answer.id
+SERVICE: Final = Service(PAYMENT)
+PACKET: Final = SERVICE.sender.prepare(400)
+CREDIT_ID: Final = arrival_of(SERVICE, PACKET).credit_id
 PROOFS: Final = {
     "none": None,
-    "of a service without the port": Approved(Approver.NO_PORT, ID, Amount(400, USD)),
-    "for another payment": Approved(Approver.HOST, PaymentId(service_kit.NOBODYS_ID), Amount(400, USD)),
-    "for a smaller amount": Approved(Approver.HOST, ID, Amount(399, USD)),
-    "for another asset": Approved(Approver.HOST, ID, Amount(400, Asset("EUR", 2))),
+    "of a service without the port": Approved(Approver.NO_PORT, ID, CREDIT_ID, Amount(400, USD)),
+    "for another payment": Approved(Approver.HOST, PaymentId(service_kit.NOBODYS_ID), CREDIT_ID, Amount(400, USD)),
+    "for another packet": Approved(Approver.HOST, ID, CreditId("stream:1"), Amount(400, USD)),
+    "for a smaller amount": Approved(Approver.HOST, ID, CREDIT_ID, Amount(399, USD)),
+    "for another asset": Approved(Approver.HOST, ID, CREDIT_ID, Amount(400, Asset("EUR", 2))),
 }
 
 
@@ -300,7 +310,7 @@ PROOFS: Final = {
 def test_packet_without_the_right_proof_is_not_credited(proof: str, kind: type[Ports | AsyncPorts]) -> None:
     """With an approval port, the driver refuses a flow of the host that credits a packet without its approval."""
     service = Service(PAYMENT)
-    flow = crediting(service, service.sender.prepare(400), PROOFS[proof])
+    flow = crediting(service, PACKET, PROOFS[proof])
     ports = kind(store=service.store, approval=Rules())
     with pytest.raises(ApprovalRequired):
         run(flow, ports) if isinstance(ports, Ports) else asyncio.run(arun(flow, ports))
@@ -310,8 +320,9 @@ def test_packet_without_the_right_proof_is_not_credited(proof: str, kind: type[P
 def test_packet_with_the_right_proof_is_credited() -> None:
     """The driver does not ask again."""
     service, rules = with_rules(raising(PolicyRefused("no")))
-    proof = Approved(Approver.HOST, service.id, Amount(400, USD))
-    assert run(crediting(service, service.sender.prepare(400), proof), service.ports).received.value == 400
+    packet = service.sender.prepare(400)
+    proof = Approved(Approver.HOST, service.id, arrival_of(service, packet).credit_id, Amount(400, USD))
+    assert run(crediting(service, packet, proof), service.ports).received.value == 400
     assert rules.proposals == []
 
 

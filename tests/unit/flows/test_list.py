@@ -1,16 +1,20 @@
 """Tests of the flows for lists: the rights, the cursors and the pages, for clients and for the host."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from attrs import evolve
 
-from incoming_payments.domain.listing import PaymentPage
-from incoming_payments.domain.payment import HOST, PaymentId
+from incoming_payments.domain.listing import PaymentPage, PaymentQuery
+from incoming_payments.domain.payment import HOST, IncomingPayment, PaymentId
+from incoming_payments.domain.reference import Reference
 from incoming_payments.domain.transitions import State
 from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.errors import (
+    ConfigurationError,
     CursorNotFound,
     InvalidValue,
     PolicyRefused,
@@ -24,6 +28,7 @@ from incoming_payments.flows.list import list_for_host, list_payments
 from incoming_payments.flows.machinery.effects import Effect, IntrospectToken
 from incoming_payments.gnap import AccessRight, AccessTokenInfo
 from incoming_payments.httpsig import RequestMessage
+from incoming_payments.stores.memory import MemoryStore
 from kits.fake_ports import Raising
 from kits.service_kit import (
     ALICE,
@@ -344,6 +349,27 @@ def test_host_lists_by_state_and_time() -> None:
     second = {"created_from": began + timedelta(seconds=2), "created_before": began + timedelta(seconds=3)}
     assert ids(page_of(service, **second)) == [expiring[0]]
     assert ids(page_of(service, state="expired", wallet_address=ALICE.url, client=SHOP, **second)) == [expiring[0]]
+
+
+class IgnoresReferences(MemoryStore):
+    """A store of a host that does not know the filter."""
+
+    def find_payments(self, query: PaymentQuery) -> Sequence[IncomingPayment]:
+        """Return a page of the list without the filter."""
+        return super().find_payments(evolve(query, reference=None))
+
+
+def test_store_that_ignores_the_reference_is_detected() -> None:
+    """The service returns no payment without the reference of the query."""
+    service = Service()
+    service.replace(store=IgnoresReferences())
+    reference = Reference("externalRef", "INV-7")
+    assert ids(page_of(service, reference=reference)) == []
+    created(service, 1)
+    with pytest.raises(ConfigurationError) as caught:
+        page_of(service, reference=reference)
+    text = "store.find_payments returned a payment without the reference of the query: filter by query.reference"
+    assert (caught.value.description, caught.value.details) == (text, {"setting": "store"})
 
 
 @pytest.mark.parametrize(("side", "flags"), [("first", (False, True)), ("last", (True, False))])

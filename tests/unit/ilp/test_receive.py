@@ -9,7 +9,7 @@ from attrs import evolve
 from incoming_payments.domain.amount import Amount, Asset, Tolerance
 from incoming_payments.domain.approval import Approved, Approver
 from incoming_payments.domain.lifecycle import Decision, complete
-from incoming_payments.domain.payment import IncomingPayment, PaymentId
+from incoming_payments.domain.payment import CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import (
     AmountOverflow,
     AmountTooLarge,
@@ -144,7 +144,7 @@ def test_decision_has_the_proof_of_the_approval(approver: Approver) -> None:
     payment = a_creation().answer
     sender = Sender(METHODS.derive(payment.id))
     paying, empty = arrival(sender.prepare(5)), arrival(sender.prepare(0))
-    approved = Approved(approver, payment.id, Amount(5, USD))
+    approved = Approved(approver, payment.id, paying.credit_id, Amount(5, USD))
     assert paying.approved_by(approver) == approved
     assert decide(paying, approved, payment).approved == approved
     assert decide(empty, approved, payment) == Decision(payment)
@@ -152,13 +152,18 @@ def test_decision_has_the_proof_of_the_approval(approver: Approver) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"payment_id": PaymentId(NOBODYS_ID)}, {"amount": Amount(4, USD)}, {"amount": Amount(5, Asset("EUR", 2))}],
+    [
+        {"payment_id": PaymentId(NOBODYS_ID)},
+        {"credit_id": CreditId("stream:1")},
+        {"amount": Amount(4, USD)},
+        {"amount": Amount(5, Asset("EUR", 2))},
+    ],
 )
 def test_proof_for_another_credit_is_refused(changes: dict[str, Any]) -> None:
-    """The approval of one packet is no approval of another payment or amount."""
+    """The approval of one packet is no approval of another payment, packet or amount."""
     payment = a_creation().answer
     opened = arrival(Sender(METHODS.derive(payment.id)).prepare(5))
-    with pytest.raises(BrokenDecision, match=r"^the approval is for another payment or another amount"):
+    with pytest.raises(BrokenDecision, match=r"^the approval is for another payment, credit or amount"):
         decide(opened, evolve(opened.approved_by(Approver.HOST), **changes), payment)
 
 

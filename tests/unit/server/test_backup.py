@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from incoming_payments.domain.listing import PaymentQuery
+from incoming_payments.domain.reference import Reference
 from incoming_payments.errors import StoreStopped
 from incoming_payments.server.backup import naming_database
 from incoming_payments.server.command import main
 from incoming_payments.server.init import CONFIGURATION
 from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.steps import create
 from kits.processes import free_port
 
@@ -66,6 +69,29 @@ def test_backup_without_a_database_names_the_setting(folder: Path, capsys: pytes
         f"{path}: database: {folder / 'payments.sqlite3'} does not exist: correct the path of the database to back up"
     )
     assert capsys.readouterr().err == f"incoming-payments: {says}\n"
+
+
+def test_reindex_indexes_the_member_in_the_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`serve` refuses a database with another member, until the command has run. A missing database is an error."""
+    path, database = folder / CONFIGURATION, folder / "payments.sqlite3"
+    text = path.read_text("utf-8").replace("9002", f"{free_port()}")
+    path.write_text(text.replace('# reference = "externalRef"', 'reference = "externalRef"'), "utf-8")
+    arguments = ["reindex", "--config", str(path)]
+    assert main(arguments) == 1
+    assert "does not exist: correct the path of the database to index" in capsys.readouterr().err
+    with SqliteStore(database) as store:
+        create(store, a_creation(metadata='{"externalRef":"INV-7"}'))
+    assert main(["serve", "--config", str(path)]) == 1
+    says = f"{path}: reference: {database} indexes no member of the metadata of its payments, and not externalRef"
+    assert f"incoming-payments: {says}: correct the setting" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert "The member externalRef of the metadata is indexed as the reference." in capsys.readouterr().out
+    with SqliteStore(database, reference="externalRef") as store:
+        reference = Reference("externalRef", "INV-7")
+        assert len(store.find_payments(PaymentQuery(now=NOW, limit=9, reference=reference))) == 1
+    path.write_text(text, "utf-8")
+    assert main(arguments) == 0
+    assert "No member of the metadata is indexed" in capsys.readouterr().out
 
 
 def test_file_that_is_no_database_is_refused_with_the_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

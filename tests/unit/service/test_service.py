@@ -2,10 +2,12 @@
 
 import asyncio
 import inspect
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
+from urllib.parse import quote
 
 import pytest
 from attrs import evolve
@@ -38,6 +40,7 @@ from incoming_payments.errors import (
     InvalidValue,
     PaymentExpired,
     PaymentNotFound,
+    PortMissing,
     TermsRefused,
     WalletAddressNotFound,
 )
@@ -55,7 +58,9 @@ from kits.service_kit import (
     ALICE,
     AUTH_SERVER,
     BASE_URL,
+    BOB,
     JPY,
+    JSON,
     NOBODYS_ID,
     PATH,
     USD,
@@ -288,6 +293,83 @@ def test_announce_expired(driven: Driven) -> None:
     assert [driven.announce_expired(limit=2) for _ in range(3)] == [2, 1, 0]
 
 
+# --- metadata ----------------------------------------------------------------------------------------
+
+INVOICE: Final = {"externalRef": "INV-7"}
+
+
+def test_erased_metadata_is_absent_over_http(driven: Driven) -> None:
+    """The payment stays, also for a retry of the create request. A second erasure changes nothing."""
+    kit = driven.kit
+    kit.replace(erasure=kit.store.erasure)
+    driven = Driven(kit, type(driven.service))
+    client = kit.client(a_right("create", "read-all", "list-all"))
+    order = {"wallet_address": ALICE.url, "metadata": INVOICE, "idempotency_key": "order-7"}
+    made = driven.create(**order)
+    body = json.dumps({"walletAddress": ALICE.url, "metadata": INVOICE}).encode()
+    request = Request("POST", PATH, headers=(JSON, ("Idempotency-Key", '"7"')), body=body)
+    created = document(client.send(client.sign(request)), 201)
+    id = created["id"].rpartition("/")[2]
+    assert created["metadata"] == document(client.get(id))["metadata"] == INVOICE
+    for payment in (made.id, id, created["id"]):
+        assert driven.erase_metadata(payment).metadata is None
+    assert driven.get(made.id) == driven.create(**order)
+    listing = Request("GET", PATH, query=f"wallet-address={quote(ALICE.url, safe='')}")
+    kept = {name: value for name, value in created.items() if name != "metadata"}
+    assert document(client.get(id)) == document(client.send(client.sign(request)), 201) == kept
+    assert all("metadata" not in item for item in document(client.send(client.sign(listing)))["result"])
+    with pytest.raises(PaymentNotFound):
+        driven.erase_metadata(NOBODYS_ID)
+
+
+def test_old_metadata_is_erased(driven: Driven) -> None:
+    """The time counts from the end of the payment."""
+    kit = driven.kit
+    kit.replace(erasure=kit.store.erasure)
+    driven = Driven(kit, type(driven.service))
+    ended, open_one = (driven.create(wallet_address=ALICE.url, metadata=INVOICE).id for _ in range(2))
+    driven.complete(ended)
+    kit.clock.advance(60)
+    assert driven.erase_old_metadata(kept_s=60)
+    assert driven.get(ended).metadata == INVOICE
+    assert driven.erase_old_metadata(kept_s=59)
+    assert (driven.get(ended).metadata, driven.get(open_one).metadata) == (None, INVOICE)
+
+
+def test_erasure_needs_its_port(driven: Driven) -> None:
+    """A store of the host without the port works as before."""
+    id = driven.create(wallet_address=ALICE.url, metadata=INVOICE).id
+    with pytest.raises(PortMissing, match=r"this call needs erasure.erase: pass erasure=... to Ports"):
+        driven.erase_metadata(id)
+    with pytest.raises(PortMissing, match=r"this call needs erasure.erase_ended: pass erasure=... to Ports"):
+        driven.erase_old_metadata(kept_s=5)
+
+
+def test_payment_is_found_by_its_reference(driven: Driven) -> None:
+    """The store names the member. Payments of every wallet address can have the reference."""
+    kit = driven.kit
+    kit.replace(store=MemoryStore(reference="externalRef"))
+    driven = Driven(kit, type(driven.service))
+    ids = [driven.create(wallet_address=url, metadata=INVOICE).id for url in (ALICE.url, BOB.url)]
+    driven.create(wallet_address=ALICE.url, metadata={"externalRef": "INV-8", "other": "INV-7"})
+    driven.create(wallet_address=ALICE.url)
+    page = driven.list(reference="INV-7")
+    assert {payment.id: payment.wallet_address for payment in page.payments} == {ids[0]: ALICE.url, ids[1]: BOB.url}
+    assert [payment.id for payment in driven.list(reference="INV-7", wallet_address=BOB.url).payments] == ids[1:]
+    assert not driven.list(reference="INV-9").payments
+    with pytest.raises(InvalidValue, match="reference must be a text of 1 to 255 characters"):
+        driven.list(reference="")
+
+
+def test_store_without_references_is_named(driven: Driven) -> None:
+    """The list is never returned without the filter."""
+    with pytest.raises(ConfigurationError, match="the store indexes no references: name a member"):
+        driven.list(reference="INV-7")
+    driven.kit.replace(store=Unused())
+    with pytest.raises(ConfigurationError, match="the store indexes no references: name a member"):
+        Driven(driven.kit, type(driven.service)).list(reference="INV-7")
+
+
 def test_real_clock_is_the_default() -> None:
     """Without `clock`, the service reads the real clock."""
     kit = Service()
@@ -351,6 +433,9 @@ def test_handle_answers_clients_and_peers(driven: Driven) -> None:
         (lambda s: s.receive(NOBODYS_ID, credit_id="x", amount=5), "an amount must be an Amount"),
         (lambda s: s.receive(NOBODYS_ID, credit_id=5, amount=Amount(5, USD)), "a credit id must have"),
         (lambda s: s.announce_expired(limit="5"), "limit must be an integer"),
+        (lambda s: s.erase_old_metadata(kept_s=-1), "kept_s must be an integer from 0"),
+        (lambda s: s.erase_old_metadata(kept_s=5.0), "kept_s must be an integer from 0"),
+        (lambda s: s.erase_metadata("x"), "payment must be a payment's id"),
     ],
 )
 def test_wrong_arguments_are_typed_errors(driven: Driven, call: Callable[[Driven], object], text: str) -> None:

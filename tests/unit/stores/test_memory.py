@@ -7,10 +7,11 @@ import pytest
 
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import InvalidValue, PaymentExists, PaymentNotFound, StoreUnavailable
-from incoming_payments.ports import Nonces, PaymentStore
+from incoming_payments.ports import Erasure, Nonces, PaymentStore
 from incoming_payments.stores.memory import MemoryNonces, MemoryStore
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.contract import StoreContract
+from incoming_payments.testing.erasure import ErasureContract
 from incoming_payments.testing.nonces import KEYS, NonceContract
 from incoming_payments.testing.steps import create
 
@@ -23,6 +24,15 @@ class TestMemoryStore(StoreContract):
     def make_store(self, directory: Path) -> PaymentStore:  # noqa: ARG002 - part of the hook
         """Return a new store, which needs no directory."""
         return MemoryStore()
+
+
+class TestMemoryErasure(ErasureContract):
+    """The contract suite against `MemoryErasure`."""
+
+    def make(self, directory: Path) -> tuple[PaymentStore, Erasure]:  # noqa: ARG002 - part of the hook
+        """Return a new store, which needs no directory."""
+        store = MemoryStore()
+        return store, store.erasure
 
 
 class TestMemoryNonces(NonceContract):

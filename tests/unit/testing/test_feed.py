@@ -67,6 +67,7 @@ CAUGHT_BY: Final[list[tuple[type[Any], Callable[..., None], dict[str, Any]]]] = 
     (broken.LetsOldHoldersSettle, FeedContract.test_a_lease_that_ends_is_claimed_again, {}),
     (broken.NeverEndsLeases, FeedContract.test_a_lease_that_ends_is_claimed_again, {}),
     (broken.CountsReleases, FeedContract.test_a_released_delivery_is_due_at_once, {}),
+    (broken.ForgetsErrors, FeedContract.test_a_delivery_keeps_its_last_error, {}),
     (broken.LosesRetries, FeedContract.test_a_failed_attempt_is_repeated_at_its_time, {}),
     (broken.NeverWakes, FeedContract.test_a_change_wakes_the_watchers, {}),
     (broken.WakesForChangesOnly, FeedContract.test_a_result_and_an_operator_wake_the_watchers, {}),

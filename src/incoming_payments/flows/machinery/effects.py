@@ -294,6 +294,24 @@ class FindExpired(Effect[Sequence[PaymentId]]):
 
 
 @frozen
+class EraseMetadata(Effect[IncomingPayment]):
+    """Erase the metadata of one payment. Raises `PaymentNotFound`."""
+
+    method: ClassVar = "erasure.erase"
+    answers: ClassVar = (IncomingPayment,)
+    id: PaymentId
+
+
+@frozen
+class EraseEnded(Effect[bool]):
+    """Erase the metadata of a batch of the payments that ended before `before`. Answer whether none is left."""
+
+    method: ClassVar = "erasure.erase_ended"
+    answers: ClassVar = (bool,)
+    before: datetime
+
+
+@frozen
 class FindPayments(Effect[Sequence[IncomingPayment]]):
     """Find the payments of one page, newest first."""
 

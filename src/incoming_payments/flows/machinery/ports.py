@@ -17,6 +17,7 @@ from incoming_payments.ports import (
     ApprovalPort,
     AsyncApprovalPort,
     AsyncClientKeys,
+    AsyncErasure,
     AsyncFeed,
     AsyncIntrospector,
     AsyncMethodAllocator,
@@ -25,6 +26,7 @@ from incoming_payments.ports import (
     AsyncQuotas,
     AsyncWalletAddresses,
     ClientKeys,
+    Erasure,
     Feed,
     Introspector,
     MethodAllocator,
@@ -97,8 +99,9 @@ class Ports(_Calls):
     A process that only credits money needs only a `store`. If there is no port `nonces`, a request with a nonce in its
     signature is refused. If there is no port `client_keys`, a request is refused when the introspection answer for its
     token contains no key. If there is no port `approval`, every payment and packet is approved. If there is no port
-    `quotas`, there are no quotas. Only a relay needs the port `feed`. `approval_s` is the number of seconds that
-    `approval` may take. `randomness(count)` returns random bytes for ids and nonces. Change `randomness` only in tests.
+    `quotas`, there are no quotas. Only a relay needs the port `feed`, and only `erase_metadata` the port `erasure`.
+    `approval_s` is the number of seconds that `approval` may take. `randomness(count)` returns random bytes for ids and
+    nonces. Change `randomness` only in tests.
     Raises `ConfigurationError` for an object that lacks methods of its port, for a class instead of an object, and for
     `async def` methods.
     """
@@ -112,6 +115,7 @@ class Ports(_Calls):
     approval: ApprovalPort | None = field(default=None, validator=_port(ApprovalPort, is_sync=True))
     approval_s: float = field(default=APPROVAL_S_DEFAULT, validator=_bound)
     quotas: Quotas | None = field(default=None, validator=_port(Quotas, is_sync=True))
+    erasure: Erasure | None = field(default=None, validator=_port(Erasure, is_sync=True))
     feed: Feed | None = field(default=None, validator=_port(Feed, is_sync=True))
     randomness: Callable[[int], bytes] = field(default=secrets.token_bytes, repr=False, validator=_function)
 
@@ -135,6 +139,7 @@ class AsyncPorts(_Calls):
     approval: AsyncApprovalPort | ApprovalPort | None = field(default=None, validator=_port(ApprovalPort))
     approval_s: float = field(default=APPROVAL_S_DEFAULT, validator=_bound)
     quotas: AsyncQuotas | Quotas | None = field(default=None, validator=_port(Quotas))
+    erasure: AsyncErasure | Erasure | None = field(default=None, validator=_port(Erasure))
     feed: AsyncFeed | Feed | None = field(default=None, validator=_port(Feed))
     randomness: Callable[[int], bytes] | Callable[[int], Awaitable[bytes]] = field(
         default=secrets.token_bytes, repr=False, validator=_function

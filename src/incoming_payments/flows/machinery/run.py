@@ -40,6 +40,8 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.ReserveUnpaid: ("quotas", lambda port, effect: port.reserve(effect.client, effect.id)),
     effects.ReleaseUnpaid: ("quotas", lambda port, effect: port.release(effect.client, effect.id)),
     effects.FindExpired: ("store", lambda port, effect: port.find_expired(effect.now, effect.limit)),
+    effects.EraseMetadata: ("erasure", lambda port, effect: port.erase(effect.id)),
+    effects.EraseEnded: ("erasure", lambda port, effect: port.erase_ended(effect.before)),
     effects.FindPayments: ("store", lambda port, effect: port.find_payments(effect.query)),
     effects.FindDeadLetters: (
         "feed",

@@ -23,6 +23,7 @@ from incoming_payments.limits import (
     PORT_MAX,
     QUOTA_REQUESTS_MAX,
     QUOTA_UNPAID_MAX,
+    REFERENCE_CHARS_MAX,
     SIGNATURE_AGE_S_DEFAULT,
     SIGNATURE_AGE_S_MAX,
     WORKERS_MAX,
@@ -30,6 +31,7 @@ from incoming_payments.limits import (
 from incoming_payments.server.config.access import AuthorizationServerTable, TokenTable
 from incoming_payments.server.config.packets import IlpTable, PeerTable
 from incoming_payments.server.config.setting import invalid, setting, table, tables_of, toml
+from incoming_payments.server.config.sweep import SweepTable
 from incoming_payments.server.config.wallet_addresses import WalletAddressesTable, WalletAddressTable
 from incoming_payments.server.output import LOG_FORMATS, LogFormat
 
@@ -61,6 +63,11 @@ def _check_mount(_: object, attribute: "Attribute[str]", mount: str | None) -> N
         raise invalid(attribute, text)
 
 
+def _check_reference(_: object, attribute: "Attribute[str]", member: str | None) -> None:
+    if member is not None and not 1 <= len(member) <= REFERENCE_CHARS_MAX:
+        raise invalid(attribute, f"must have 1 to {REFERENCE_CHARS_MAX} characters")
+
+
 @frozen(kw_only=True)
 class ListenTable:
     """The address to listen on."""
@@ -68,8 +75,7 @@ class ListenTable:
     host: str = setting("the host name or IP address to listen on", "127.0.0.1", check=_check_host, is_active=True)
     port: int = setting("the port", 8080, bounds=(1, PORT_MAX), written="{port}", is_active=True)
     workers: int = setting(
-        "the number of processes that serve requests, at most one for each processor. With `[quotas]`, the "
-        "number must be 1",
+        "the number of processes that serve requests, at most one for each processor",
         1,
         bounds=(1, WORKERS_MAX),
     )
@@ -169,7 +175,7 @@ class LimitsTable:
 
 @frozen(kw_only=True)
 class QuotasTable:
-    """The quotas of each client, which this process counts."""
+    """The quotas of each client, which all workers share."""
 
     requests_per_minute: int | None = setting(
         "how many requests a client may send in a minute",
@@ -198,6 +204,14 @@ class Configuration:
     auth_server: str = setting("the URL where clients request grants (GNAP)", written='"{auth_server}"')
     database: Path = setting(
         "the SQLite file for the payments, which other processes may use at the same time", written='"payments.sqlite3"'
+    )
+    reference: str | None = setting(
+        "the member of `metadata` by which your own app finds payments, such as `externalRef`. If the database has "
+        "payments, run `incoming-payments reindex` after a change",
+        None,
+        "the member that the database indexes",
+        check=_check_reference,
+        written='"externalRef"',
     )
     listen: ListenTable = table("The address to listen on.", ListenTable())
     wallet_address: tuple[WalletAddressTable, ...] = table(
@@ -234,7 +248,10 @@ class Configuration:
     log: LogTable = table("The log, which goes to standard error.", LogTable())
     limits: LimitsTable = table("Limits and policies of the service.", LimitsTable())
     quotas: QuotasTable = table(
-        "The quotas of each client, which this process counts. A client that exceeds a quota gets 429.", QuotasTable()
+        "The quotas of each client, which all workers share. A client that exceeds a quota gets 429.", QuotasTable()
+    )
+    sweep: SweepTable = table(
+        "The sweep, which writes `expired` events, erases old metadata, and deletes old deliveries.", SweepTable()
     )
 
 

@@ -74,7 +74,8 @@ _SELECT_LEASED: Final = (
     "SELECT attempts FROM deliveries WHERE consumer = ? AND payment_id = ? AND first_version = ? AND lease = ?"
 )
 _SETTLE: Final = (
-    "UPDATE deliveries SET lease = NULL, attempts = ?, due_at = ?, ending = ?, ended_at = ?, error = ? "
+    "UPDATE deliveries SET lease = NULL, attempts = ?, due_at = ?, ending = ?, ended_at = ?, "
+    "error = coalesce(?, error) "
     "WHERE consumer = ? AND payment_id = ? AND first_version = ?"
 )
 # These statements change nothing when the delivery is a dead letter that is sent again, because its stream is already
@@ -203,7 +204,9 @@ def _first_attempt(
     )
     key, last = (consumer.name, id), delivery.last_version
     times = _micros(now), _micros(until)
-    due_at = _micros(now) if head > last else _LATER
+    later = [_micros(consumer.due_at(event)) for event in waiting[len(events) :]]
+    # Without later events, `head` is greater only if the filter has changed. The next claim then ends the stream.
+    due_at = min(later, default=_micros(now) if head > last else _LATER)
     return delivery, [
         (_INSERT_DELIVERY, (*key, delivery.first_version, last, payload, *times, delivery.lease)),
         (_OPEN_STREAM, (due_at, *key)),

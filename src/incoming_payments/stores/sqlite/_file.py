@@ -24,6 +24,7 @@ from incoming_payments.stores.sqlite._opening import (
     rewrite_log,
     take_lock,
 )
+from incoming_payments.stores.sqlite._references import checked_member, indexed_member, prepare_reference
 from incoming_payments.stores.sqlite._schema import VERSION
 from incoming_payments.stores.sqlite._second_name import refuse_second_names
 from incoming_payments.stores.sqlite._versions import check_version, prepare_tables
@@ -43,12 +44,21 @@ COPY_S_MAX: Final = 0.25
 # With `synchronous = FULL`, SQLite syncs the log at every commit. With a lower level, a power cut can remove
 # acknowledged commits. On macOS only F_FULLFSYNC reaches the disk.
 _SYNCED: Final = "synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"
+# SQLite overwrites removed data with zeros (see `_erasure`). Some builds of SQLite have this setting by default.
+_WRITES: Final = *_SYNCED, "secure_delete = ON"
 
 
 class DatabaseFile:
     """One SQLite file, from `prepare` to `watch.close`. A stop calls `on_stop` once, with the error."""
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_s: float, on_stop: OnStop | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        busy_s: float,
+        on_stop: OnStop | None = None,
+        reference: str | None = None,
+    ) -> None:
         if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
             least = ".".join(map(str, SQLITE_VERSION_MIN))
             raise StoreUnusable(
@@ -60,6 +70,8 @@ class DatabaseFile:
             text = f"busy_s, the seconds to wait for a lock, must be from 0 to {STORE_BUSY_S_MAX:g}"
             raise ConfigurationError(text, setting="busy_s")
         self._busy_s = busy_s
+        self._wanted = checked_member(reference)
+        self.reference: str | None = None  # the member of the metadata that the database indexes
         self.watch = FileWatch(self.path, on_stop)
         self._held: tuple[sqlite3.Connection, sqlite3.Connection] | None = None  # see `_hold`
         self._holding = threading.Lock()
@@ -132,7 +144,7 @@ class DatabaseFile:
     def connect_writer(self) -> sqlite3.Connection:
         """Return a connection for the one thread that writes. Raises `StoreError` or `sqlite3.Error`."""
         return self._connect(
-            *_SYNCED,
+            *_WRITES,
             f"journal_size_limit = {STORE_LOG_KEPT_BYTES_MAX}",
         )
 
@@ -222,8 +234,11 @@ class DatabaseFile:
             self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
             rewrite_log(self.watch)
             connection.rollback()
-            _set(connection, *_SYNCED)
+            _set(connection, *_WRITES)
             self.patiently(lambda: prepare_tables(connection, self.path, is_alone=is_alone))
+            self.patiently(lambda: prepare_reference(connection, self.path, self._wanted))
+            self.reference = self.patiently(lambda: indexed_member(connection))
+            self._wanted = None  # a process that has the database open continues after another one has changed it
             self._join(guard)
             on_failure.callback(self._forget)
             self.watch.note_index()

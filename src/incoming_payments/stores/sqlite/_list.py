@@ -13,26 +13,25 @@ from incoming_payments.domain.listing import PaymentQuery, Place
 from incoming_payments.domain.payment import IncomingPayment
 from incoming_payments.domain.transitions import State
 from incoming_payments.limits import STORE_SLICE_PAYMENTS_MAX
-from incoming_payments.stores.sqlite._rows import Rows
+from incoming_payments.stores.sqlite._references import digest, require_member
+from incoming_payments.stores.sqlite._rows import Rows, file_of
+from incoming_payments.stores.sqlite._schema import COMPLETED
 
-_COMPLETED: Final = (
-    "(closed_at IS NOT NULL OR (incoming_amount IS NOT NULL AND "
-    "(length(received_amount), received_amount) >= (length(incoming_amount), incoming_amount)))"
-)
 _EXPIRED: Final = "(expiry_announced_at IS NOT NULL OR (expires_at IS NOT NULL AND expires_at < ?))"
 _STATES: Final = {
-    State.PENDING: f"NOT {_COMPLETED} AND NOT {_EXPIRED} AND received_amount = '0'",
-    State.PROCESSING: f"NOT {_COMPLETED} AND NOT {_EXPIRED} AND received_amount <> '0'",
-    State.COMPLETED: _COMPLETED,
-    State.EXPIRED: f"NOT {_COMPLETED} AND {_EXPIRED}",
+    State.PENDING: f"NOT {COMPLETED} AND NOT {_EXPIRED} AND received_amount = '0'",
+    State.PROCESSING: f"NOT {COMPLETED} AND NOT {_EXPIRED} AND received_amount <> '0'",
+    State.COMPLETED: COMPLETED,
+    State.EXPIRED: f"NOT {COMPLETED} AND {_EXPIRED}",
 }
 
 
 class Scan:
     """A scan that reads the page of `query`. Call `read` until `is_done` is true.
 
-    A query with a state, or with a client alone, may pass over any number of payments. For such a query, each call
-    reads only a slice of the list. So no read prevents the writer from emptying the log for long.
+    A query with a state, with a client alone, or with a reference and another filter, may pass over any number of
+    payments. For such a query, each call reads only a slice of the list. So no read prevents the writer from emptying
+    the log for long.
     """
 
     def __init__(self, query: PaymentQuery) -> None:
@@ -48,7 +47,9 @@ class Scan:
     def read(self, rows: Rows) -> None:
         """Read the next slice."""
         rest, end = self._rest, None
-        if rest.state is not None or (rest.client is not None and rest.wallet_address is None):
+        if rest.reference is not None:
+            require_member(rows.connection, file_of(rows.connection), rest.reference.member)
+        if rest != _indexed(rest):
             end = _end_of_slice(rows, rest)
         clauses, values = _clauses(rest, rest.limit - len(self._found), end)
         found = rows.select(clauses, values)
@@ -65,15 +66,23 @@ def _end_of_slice(rows: Rows, query: PaymentQuery) -> Place | None:
 
     Only the entries of the index are read.
     """
-    every = evolve(query, state=None, client=None if query.wallet_address is None else query.client)
-    clauses, values = _clauses(every, 1, None)
+    clauses, values = _clauses(_indexed(query), 1, None)
     return rows.find_place(f"{clauses} OFFSET ?", [*values, STORE_SLICE_PAYMENTS_MAX - 1])
+
+
+def _indexed(query: PaymentQuery) -> PaymentQuery:
+    """Return `query` without the filters that its index does not have."""
+    if query.reference is not None:
+        return evolve(query, state=None, client=None, wallet_address=None)
+    return evolve(query, state=None, client=None if query.wallet_address is None else query.client)
 
 
 def _clauses(query: PaymentQuery, limit: int, end: Place | None) -> tuple[str, list[object]]:
     """Return the clauses, and their values, of a `SELECT` that finds the payments of `query` up to the place `end`."""
     index, order = "payments_created", "ASC" if query.newer_than is not None else "DESC"
-    if query.wallet_address is not None:
+    if query.reference is not None:
+        index = "payments_of_reference"
+    elif query.wallet_address is not None:
         index = "payments_of_wallet" if query.client is None else "payments_of_client"
     conditions = list(_conditions(query, end))
     where = f"WHERE {' AND '.join(text for text, _ in conditions)} " if conditions else ""
@@ -87,10 +96,9 @@ def _conditions(query: PaymentQuery, end: Place | None) -> Iterator[tuple[str, t
 
     Each end of the scan has only one condition. If an end had two conditions, SQLite might begin at the wider bound.
     """
-    if query.wallet_address is not None:
-        yield "wallet_address = ?", (query.wallet_address,)
-    if query.client is not None:
-        yield "client = ?", (query.client,)
+    reference = None if query.reference is None else digest(query.reference.text)
+    equal = {"reference": reference, "wallet_address": query.wallet_address, "client": query.client}
+    yield from ((f"{column} = ?", (value,)) for column, value in equal.items() if value is not None)
     older_than, newer_than = query.older_than, query.newer_than
     if end is not None and newer_than is not None:
         yield "(created_at, id) <= (?, ?)", end

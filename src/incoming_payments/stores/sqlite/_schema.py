@@ -77,7 +77,11 @@ VERSION_1: Final = (
     "CREATE TABLE nonce_count (held INTEGER NOT NULL CHECK (held >= 0), swept_until INTEGER NOT NULL) STRICT",
     "INSERT INTO nonce_count (held, swept_until) VALUES (0, 0)",
 )
-# The tables that version 2 adds.
+COMPLETED: Final = (
+    "(closed_at IS NOT NULL OR (incoming_amount IS NOT NULL AND "
+    "(length(received_amount), received_amount) >= (length(incoming_amount), incoming_amount)))"
+)
+# The tables and columns that version 2 adds.
 FEED: Final = (
     # `scanned_to` is the last payment that the registration of a consumer has passed, until the registration is
     # complete. `kinds` and `wallet_addresses` are lists with spaces, and NULL admits all.
@@ -139,8 +143,52 @@ FEED: Final = (
     # consumer that excludes `credited` events pass over them.
     "CREATE INDEX events_of_other_kinds ON events (payment_id, version) WHERE kind <> 'credited' AND version > 1",
 )
+# The parts that version 2 adds for quotas. `payments_unpaid` has the payments of clients that have received nothing,
+# and are neither completed nor expired. It holds every column that the count reads. `full_at` is the time at which the
+# whole quota of requests is available again.
+QUOTAS: Final = (
+    """
+    CREATE INDEX payments_unpaid ON payments (client, id, expires_at, received_amount, closed_at, expiry_announced_at)
+    WHERE received_amount = '0' AND closed_at IS NULL AND expiry_announced_at IS NULL AND client <> 'the host'
+    """,
+    "CREATE TABLE request_counts (client TEXT PRIMARY KEY NOT NULL, full_at INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    "CREATE INDEX request_counts_to_sweep ON request_counts (full_at)",
+)
+METADATA: Final = (
+    # The rows of this table never move to other pages, so that an erasure leaves no copies (see `_erasure`). `text` is
+    # NULL after the erasure. The column `payments.metadata` has the metadata of payments that version 1 has stored.
+    "CREATE TABLE metadata (number INTEGER PRIMARY KEY, text TEXT) STRICT",
+    "ALTER TABLE payments ADD COLUMN metadata_number INTEGER",
+    # The payments with metadata that have been completed or have expired.
+    """
+    CREATE TABLE metadata_to_erase (
+        ended_at INTEGER NOT NULL,
+        payment_id TEXT NOT NULL,
+        PRIMARY KEY (ended_at, payment_id)
+    ) STRICT, WITHOUT ROWID
+    """,
+    f"""
+    INSERT INTO metadata_to_erase (ended_at, payment_id)
+    SELECT CASE WHEN {COMPLETED} THEN updated_at ELSE expires_at END, id FROM payments
+    WHERE metadata IS NOT NULL AND ({COMPLETED} OR expiry_announced_at IS NOT NULL)
+    """,  # noqa: S608
+    # A digest of the reference (see `_references`).
+    "ALTER TABLE payments ADD COLUMN reference BLOB",
+    "CREATE INDEX payments_of_reference ON payments (reference, created_at, id) WHERE reference IS NOT NULL",
+    # `reference` is the member of the metadata that is indexed. `reindexed_to` is the last payment that `reindex` has
+    # passed, until all payments are indexed. After the first `emptied` of the `erasures`, the log was emptied.
+    """
+    CREATE TABLE settings (
+        reference TEXT,
+        reindexed_to TEXT,
+        erasures INTEGER NOT NULL,
+        emptied INTEGER NOT NULL CHECK (emptied BETWEEN 0 AND erasures)
+    ) STRICT
+    """,
+    "INSERT INTO settings (erasures, emptied) VALUES (0, 0)",
+)
 # The statements that bring a database of each earlier version up to the next version.
-UPGRADES: Final = {1: FEED}
+UPGRADES: Final = {1: (*FEED, *QUOTAS, *METADATA)}
 STATEMENTS: Final = (*VERSION_1, *(text for statements in UPGRADES.values() for text in statements))
 _CREATE: Final = re.compile(r"CREATE (TABLE|INDEX) (\w+)")
 # The names of the tables and indexes, such as "table payments". Queries name indexes, and fail if such an index is

@@ -19,11 +19,16 @@ from incoming_payments.ports import Decide, Observer
 from incoming_payments.stores.guard import check_insert, check_update, checked_capacity
 from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._engine import Engine
+from incoming_payments.stores.sqlite._erasure import AsyncSqliteErasure, SqliteErasure
 from incoming_payments.stores.sqlite._feed import AsyncSqliteFeed, SqliteFeed
 from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._keys import find_creation, insert_creation
 from incoming_payments.stores.sqlite._list import Scan
 from incoming_payments.stores.sqlite._queue import DecideRaised
+from incoming_payments.stores.sqlite._quotas import AsyncSqliteQuotas, SqliteQuotas
+from incoming_payments.stores.sqlite._references import checked_member
+from incoming_payments.stores.sqlite._reindex import begin_reindex, reindex
+from incoming_payments.stores.sqlite._reservations import Reservations
 from incoming_payments.stores.sqlite._rows import Batch, Rows
 from incoming_payments.stores.sqlite._watch import OnStop
 
@@ -38,10 +43,21 @@ class _Store:
         busy_s: float = STORE_BUSY_S_MAX,
         on_stop: OnStop | None = None,
         observer: Observer | None = None,
+        reference: str | None = None,
     ) -> None:
         report = None if observer is None else Reporter(observer)
-        self._engine = Engine(DatabaseFile(path, busy_s=busy_s, on_stop=on_stop), report)
+        self._file = DatabaseFile(path, busy_s=busy_s, on_stop=on_stop, reference=reference)
+        self._engine = Engine(self._file, report)
+        self._reservations = Reservations()
         weakref.finalize(self, self._engine.close, wait=False)
+
+    @property
+    def reference(self) -> str | None:
+        """The member of the metadata by which `find_payments` finds payments, as it was when the database was opened.
+
+        The member is `None` if the database indexes none, or does not index all payments yet.
+        """
+        return self._file.reference
 
 
 class SqliteStore(_Store):
@@ -64,6 +80,10 @@ class SqliteStore(_Store):
     The constructor raises the same errors, and `ConfigurationError` for an invalid `path`, `busy_s` or `observer`. The
     observer gets a `StoreBatch` for each commit.
 
+    `reference` names the member of the metadata by which `find_payments` finds payments, such as `externalRef`. The
+    first store that names a member of a new database decides for all processes. `None` accepts the member of the
+    database. Another member raises `ConfigurationError`, until `reindex` has run.
+
     A store that is opened before `os.fork` works in both parent and child (see `_engine`). Keep the file on a local
     disk, because locks of network file systems are unreliable.
 
@@ -81,9 +101,10 @@ class SqliteStore(_Store):
     def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Store a new payment with its events and its idempotency key, or return the earlier record of the key.
 
-        Raises `PaymentExists` when a payment with this id exists.
+        Raises `PaymentExists` when a payment with this id exists, and `QuotaExceeded` when the `quotas` of this store
+        counted the payment, but another process has stored the last one that the client may have.
         """
-        return self._write(_insertion(decision))
+        return self._write(_insertion(decision, self._reservations))
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Return the record of the creation under `key` of `client`, or `None` if there is none or it has expired."""
@@ -136,6 +157,33 @@ class SqliteStore(_Store):
         """The `Feed` port of the events in this file, for all processes that open the file."""
         return SqliteFeed(self, self._engine)
 
+    def quotas(self, *, requests_per_minute: int | None = None, unpaid_payments: int | None = None) -> SqliteQuotas:
+        """Return a `Quotas` port that counts in this file, for all processes that open the file.
+
+        `None` means no quota. See `MemoryQuotas` for the quotas, and `SqliteQuotas` for the precision of the counts.
+        Raises `ConfigurationError` for an invalid argument.
+        """
+        return SqliteQuotas(self, self._engine, self._reservations, requests_per_minute, unpaid_payments)
+
+    @property
+    def erasure(self) -> SqliteErasure:
+        """The `Erasure` port of this file."""
+        return SqliteErasure(self, self._engine)
+
+    def reindex(self, reference: str | None) -> None:
+        """Index the member `reference` of the metadata of all payments, or no member if `reference` is `None`.
+
+        The method works in batches, so that other calls and processes continue. Until it has ended, no payment is found
+        by its reference. A repeated call continues an interrupted one. Other processes that have the database open
+        index the new member for new payments, but have to open the database again to find payments by it. Raises
+        `ConfigurationError` for an invalid name.
+        """
+        checked = checked_member(reference)
+        self._write(lambda rows: begin_reindex(rows, checked))
+        while not self._write(reindex):
+            pass
+        self._file.reference = checked
+
     def backup(self, target: str | os.PathLike[str]) -> None:
         """Write a copy of the database to the new file `target`, and read it back to verify it.
 
@@ -171,7 +219,7 @@ class AsyncSqliteStore(_Store):
 
     async def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Await the result of `SqliteStore.insert`."""
-        return await self._write(_insertion(decision))
+        return await self._write(_insertion(decision, self._reservations))
 
     async def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Await the result of `SqliteStore.find_creation`."""
@@ -213,6 +261,25 @@ class AsyncSqliteStore(_Store):
     def feed(self) -> AsyncSqliteFeed:
         """See `SqliteStore.feed`."""
         return AsyncSqliteFeed(self, self._engine)
+
+    def quotas(
+        self, *, requests_per_minute: int | None = None, unpaid_payments: int | None = None
+    ) -> AsyncSqliteQuotas:
+        """See `SqliteStore.quotas`."""
+        return AsyncSqliteQuotas(self, self._engine, self._reservations, requests_per_minute, unpaid_payments)
+
+    @property
+    def erasure(self) -> AsyncSqliteErasure:
+        """See `SqliteStore.erasure`."""
+        return AsyncSqliteErasure(self, self._engine)
+
+    async def reindex(self, reference: str | None) -> None:
+        """Await the result of `SqliteStore.reindex`."""
+        checked = checked_member(reference)
+        await self._write(lambda rows: begin_reindex(rows, checked))
+        while not await self._write(reindex):
+            pass
+        self._file.reference = checked
 
     async def backup(self, target: str | os.PathLike[str]) -> None:
         """Await the result of `SqliteStore.backup`, which runs in another thread."""
@@ -272,9 +339,10 @@ def _load(id: PaymentId, rows: Rows) -> IncomingPayment:
     return rows.payment(id)
 
 
-def _insertion(decision: Decision[Any]) -> Callable[[Batch], KeyedCreation | None]:
+def _insertion(decision: Decision[Any], reservations: Reservations) -> Callable[[Batch], KeyedCreation | None]:
     payment = check_insert(decision)
-    return lambda rows: insert_creation(rows, payment, decision)
+    check = reservations.checks(payment)
+    return lambda rows: insert_creation(rows, payment, decision, check)
 
 
 def _update(id: PaymentId, decide: Decide[T], credit_id: CreditId | None, rows: Batch) -> T:

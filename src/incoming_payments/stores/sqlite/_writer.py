@@ -129,7 +129,10 @@ class Writer:
                 self._report(StoreBatch(size=len(jobs), outcome=outcome, duration_s=duration_s))
 
     def _transact(self, jobs: list[Job[Any]], *, may_add: bool) -> bool:
-        """Commit the work of `jobs`. Return whether it makes a stream of the feed due."""
+        """Commit the work of `jobs`, and empty the log if a job requests it.
+
+        Return whether the work makes a stream of the feed due.
+        """
         self._is_at_jobs = False
         if self._open is None:
             self._open = self._connect()
@@ -151,6 +154,10 @@ class Writer:
         self._is_at_jobs = False
         self._open.log_bytes = self._file.commit(connection, log)
         self._open.commits += 1
+        if batch.log_requests:
+            emptied = self._checkpoint(self._open, self._empty_log)
+            for request in batch.log_requests:
+                request.is_emptied = emptied is not None and emptied.is_all
         return batch.makes_due
 
     def _disconnect(self) -> None:

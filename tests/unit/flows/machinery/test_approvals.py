@@ -5,6 +5,7 @@ from attrs import evolve
 
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.methods import ilp_address
+from incoming_payments.domain.payment import CreditId
 from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
 from incoming_payments.ports.approval import Approval, ProposedCredit, ProposedPayment
 from incoming_payments.testing import NOW, a_creation
@@ -12,7 +13,12 @@ from kits.stream_kit import USD
 
 PAYMENT = a_creation(limit=1000).answer
 CREDIT = ProposedCredit(
-    payment=PAYMENT, amount=Amount(5, USD), peer=ilp_address("test.peer"), expires_at=NOW, data=b"data"
+    payment=PAYMENT,
+    credit_id=CreditId("stream:1"),
+    amount=Amount(5, USD),
+    peer=ilp_address("test.peer"),
+    expires_at=NOW,
+    data=b"data",
 )
 
 

@@ -10,6 +10,7 @@ from incoming_payments.gnap import AccessTokenInfo
 from incoming_payments.server.config import advice
 from incoming_payments.server.config.files import ServerSecret
 from incoming_payments.server.config.packets import IlpTable
+from incoming_payments.server.config.sweep import SweepTable
 from incoming_payments.server.config.tables import TABLES, LimitsTable
 
 NOW: Final = datetime(2026, 6, 1, tzinfo=UTC)
@@ -30,6 +31,8 @@ def given(table: str, name: str, value: int) -> object:
     changed: dict[str, Any] = {name: value}
     if table == "limits":
         return LimitsTable(**changed)
+    if table == "sweep":
+        return SweepTable(**changed)
     return IlpTable(address="test.bank", secret_files=(ServerSecret(b""),), **changed)
 
 
@@ -52,6 +55,7 @@ UNITS: Final = "ilp.tolerance_units is 101, which is more than one USD in the mi
             "the usual values are 100 to 10000, because with a small margin the service loses the money",
         ),
         ("ilp", "tolerance_basis_points", 1001, "the usual values are 0 to 1000, because 100 is one percent"),
+        ("sweep", "metadata_kept_s", 90, "the usual values are 86400 to 3162240000, because the value is in seconds"),
         ("limits", "expiry_s_max", 59, "the usual values are 60 to 316224000, because the value is in seconds"),
         ("limits", "idempotency_key_s", 599, "the usual values are 600 to 2678400, because the value is in seconds"),
         ("limits", "signature_age_s", 9, "the usual values are 10 to 3600, because a short limit refuses requests"),

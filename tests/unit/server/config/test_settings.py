@@ -21,8 +21,8 @@ from incoming_payments.ilp import DerivedMethods, Peer, Receiver
 from incoming_payments.limits import CLOCK_SKEW_S_DEFAULT, CONFIGURATION_BYTES_MAX, SIGNATURE_AGE_S_DEFAULT
 from incoming_payments.server.config import files
 from incoming_payments.server.config.settings import Settings, load_settings
-from incoming_payments.server.config.tables import TABLES
-from incoming_payments.service.quotas import MemoryQuotas
+from incoming_payments.server.config.sweep import SweepTable
+from incoming_payments.server.config.tables import TABLES, QuotasTable
 
 JWK: Final = {
     "kty": "OKP",
@@ -38,6 +38,7 @@ FULL: Final = """\
 base_url = "https://Bank.example/op/"
 auth_server = "https://auth.bank.example"
 database = "data/payments.sqlite3"
+reference = "externalRef"
 [listen]
 host = "::1"
 port = 9001
@@ -99,6 +100,10 @@ wording = "web-monetization"
 [quotas]
 requests_per_minute = 600
 unpaid_payments = 50
+[sweep]
+interval_s = 5
+metadata_kept_s = 86400
+deliveries_kept_s = 600
 [log]
 explain_signatures = true
 format = "json"
@@ -200,6 +205,8 @@ def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
     assert (listen.host, listen.port, listen.mount) == ("::1", 9001, "/proxied")
     assert (listen.health, listen.metrics_port, listen.workers) == (False, 9464, 1)
     assert (log.explain_signatures, log.format, log.access) == (True, "json", True)
+    assert settings.given.reference == "externalRef"
+    assert settings.given.sweep == SweepTable(interval_s=5, metadata_kept_s=86400, deliveries_kept_s=600)
     assert [alice, bob] == [settings.wallet_addresses.find(address.url) for address in (alice, bob)]
     assert [first, second] == [introspect(settings, token) for token in ("TOKEN1", "TOKEN2")]
     assert DerivedMethods("g.bank", SECRETS) == settings.receiver.methods
@@ -213,8 +220,9 @@ def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) 
     assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.given.database)
     listen, log = settings.given.listen, settings.given.log
     assert (listen.host, listen.port, listen.mount) == ("127.0.0.1", 8080, None)
-    assert (listen.health, listen.metrics_port, settings.quotas) == (True, None, None)
+    assert (listen.health, listen.metrics_port, settings.given.quotas) == (True, None, QuotasTable())
     assert (log.explain_signatures, log.format, log.access) == (False, "text", False)
+    assert (settings.given.reference, settings.given.sweep) == (None, SweepTable(interval_s=15))
     assert settings.wallet_addresses.find(wallet_address_url("https://bank.example/bob")) is None
     assert introspect(settings, "TOKEN1") is None
 
@@ -243,10 +251,11 @@ def test_service_without_peers_accepts_no_packets(load: Load) -> None:
 
 
 def test_quotas_are_loaded(load: Load) -> None:
-    """Each quota may be set alone. The quotas of a configuration that is read again are equal, but count from zero."""
-    assert load(FULL).quotas == MemoryQuotas(requests_per_minute=600, unpaid_payments=50)
-    assert load(LEAST + "[quotas]\nunpaid_payments = 7").quotas == MemoryQuotas(unpaid_payments=7)
-    assert load(LEAST + "[quotas]").quotas is None
+    """Each quota may be set alone, also with several workers."""
+    assert load(FULL).given.quotas == QuotasTable(requests_per_minute=600, unpaid_payments=50)
+    assert load(LEAST + "[quotas]\nunpaid_payments = 7").given.quotas == QuotasTable(unpaid_payments=7)
+    several = load(LEAST + "[quotas]\nunpaid_payments = 7\n[listen]\nworkers = 2").given
+    assert (several.quotas.unpaid_payments, several.listen.workers) == (7, 2)
 
 
 def test_each_worker_has_a_port_for_metrics(load: Load) -> None:
@@ -468,7 +477,8 @@ WRONG: Final = [
     ("format", 'format = "xml"', "log.format", "must be 'text' or 'json'"),
     ("clock_skew_s", "clock_skew_s = -1", "limits.clock_skew_s", "must be an integer from 0 to 3600"),
     ("workers", "workers = 0", "listen.workers", "must be an integer from 1 to 64, not 0"),
-    ("workers", "workers = 2", "listen.workers", "is 2, but [quotas] needs a single process, because each worker"),
+    ("reference", 'reference = ""', "reference", "must have 1 to 255 characters"),
+    ("interval_s", "interval_s = 0", "sweep.interval_s", "must be an integer from 1 to 3600, not 0"),
     ("metrics_port", "metrics_port = 65536", "listen.metrics_port", "must be an integer from 1 to 65535, not 65536"),
     ("unpaid_payments", "unpaid_payments = 501", "quotas.unpaid_payments", "must be an integer from 1 to 500, not 501"),
     ("requests_per_minute", "requests_per_minute = 0", "quotas.requests_per_minute", "must be an integer from 1 to"),

@@ -60,10 +60,12 @@ def test_dangling_link_creates_a_private_database(tmp_path: Path) -> None:
 
 # 100,000 payments like the first one. Their ids and times come before those of the first one.
 MANY_MORE = """
-    WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 100000)
-    INSERT INTO payments SELECT printf('00000000-0000-7000-8000-%012x', n), version, received_amount, updated_at,
-    wallet_address, client, asset_code, asset_scale, incoming_amount, expires_at, metadata, created_at - n, closed_at,
-    expiry_announced_at, sweep_at FROM payments, numbers
+    WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 100000) INSERT INTO payments
+    (id, version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale, incoming_amount,
+    expires_at, metadata, created_at, closed_at, expiry_announced_at, sweep_at) SELECT
+    printf('00000000-0000-7000-8000-%012x', n), version, received_amount, updated_at, wallet_address, client,
+    asset_code, asset_scale, incoming_amount, expires_at, metadata, created_at - n, closed_at, expiry_announced_at,
+    sweep_at FROM payments, numbers
 """
 
 
