@@ -104,7 +104,7 @@ class Claims:
         payments = events // 2  # the events of a payment are `created` and `credited`
         fill(path, payments=payments, credits=1, is_delivered=True)
         with closing(sqlite3.connect(path)) as connection:
-            self._old = list(_sample(connection, payments))
+            self._old = itertools.cycle(list(_sample(connection, payments)))
         self.store = SqliteStore(path)
         self._names = credit_ids("turn")
 
@@ -112,7 +112,7 @@ class Claims:
         """Return the microseconds of each of `CLAIMS`."""
         new = [endless(self.store) for _ in range(CLAIMED)]
         claim_new, settle_new = self._handle(new)
-        old = [self._old.pop() for _ in range(CLAIMED)]
+        old = [next(self._old) for _ in range(CLAIMED)]
         for id in old:
             run(receive(id, credit_id=next(self._names), amount=UNIT, clock=utc_now), Ports(store=self.store))
         claim_old, settle_old = self._handle(old)
@@ -133,9 +133,9 @@ class Claims:
 
 
 def _sample(connection: sqlite3.Connection, payments: int) -> Iterator[PaymentId]:
-    """Yield random payments without repetition. There is one payment in each millisecond."""
+    """Yield different random payments. There is one payment in each millisecond."""
     (first,) = connection.execute("SELECT min(created_at) FROM payments").fetchone()
-    for place in random.sample(range(payments), min(payments, 4000)):
+    for place in random.sample(range(payments), min(payments, 4000) // CLAIMED * CLAIMED):
         at = first + place * 1000
         yield PaymentId(*connection.execute("SELECT id FROM payments WHERE created_at = ?", (at,)).fetchone())
 

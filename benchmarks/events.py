@@ -18,7 +18,8 @@ them.
 
 `audit` measures the audit of a copy of a database with `--credits` credits, 100 in each payment.
 
-`quotas` is missing until the quotas that processes share are built.
+`quotas` compares creates and signed gets with and without the quotas that processes share. The ratio is that of the
+worst kind of request.
 
     nox -s bench -- events [--json] [--only PART...] [--seconds S] [--turns N] [--past N] [--credits N]
 """
@@ -35,6 +36,7 @@ from pathlib import Path
 from typing import Final
 
 import _feed_cost
+import _quota_cost
 from _flat import NAMES, medians, memory_mb
 from _load import free_port, run_application, server
 from _past import fill
@@ -143,17 +145,31 @@ def _audit(path: Path) -> tuple[float, float]:
     return report.counts.credits / (time.perf_counter() - start), memory_mb()
 
 
+def measure_quotas(options: argparse.Namespace, folder: Path) -> Figures:
+    """Measure the part `quotas`."""
+    spent = asyncio.run(_quota_cost.measure_quotas(folder, 5 * options.turns))
+    rows = [
+        ["with quotas" if has else "without", *(f"{median:.0f}" for median in medians([*of.values()]))]
+        for has, of in spent.items()
+    ]
+    table("us of a request", ["", *spent[True]], rows)
+    ratios = {name: round(_feed_cost.median_ratio(times, spent[False][name]), 3) for name, times in spent[True].items()}
+    return {"quota_cost_ratio": max(ratios.values()), "quota_cost_ratio_of": ratios}
+
+
 PARTS: Final = {
     "webhooks": measure_webhooks,
     "failing": measure_failing,
     "cost": measure_cost,
     "claims": measure_claims,
+    "quotas": measure_quotas,
     "audit": measure_audit,
 }
 WANTED: Final = {
     "credit_cost_ratio": '"1": <= 1.1',
     "beside_failing_ratio": ">= 0.95",
     "flatness": "<= 1.3",
+    "quota_cost_ratio": "<= 1.05",
     "audit_credits_per_s": "",
     "audit_rss_mb": "",
     "events_per_s": "",

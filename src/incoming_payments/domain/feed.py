@@ -187,8 +187,8 @@ def _has_failed_for(health: Health, seconds: float | None, now: datetime) -> boo
 class ConsumerState:
     """A registered consumer, as a store reports it.
 
-    `is_ready` is false while the registration over old events is incomplete. `oldest_due_at` is the time since when the
-    next delivery could have begun, or the time at which it may begin. It is `None` if no delivery waits.
+    `is_ready` is false while the registration over old events is incomplete. `oldest_due_at` is the earliest time at
+    which a delivery is due, and may have passed. It is `None` if no delivery waits.
     """
 
     consumer: Consumer

@@ -76,7 +76,10 @@ class Feed(Protocol):
         """Disable the consumer, or enable it again. An enabled consumer continues where it was."""
 
     def skip(self, name: ConsumerName, now: datetime) -> bool:
-        """Drop a batch of the waiting deliveries that were due by `now`. Return whether none is left."""
+        """Drop a batch of the waiting deliveries that were due by `now`. Return whether none is left.
+
+        With a stream that was due by `now`, drop all events that its payment has at the time of the call.
+        """
 
     def deliveries(self, payment: PaymentId) -> Sequence[DeliveryRecord]:
         """Return the deliveries of one payment, by consumer and version."""
