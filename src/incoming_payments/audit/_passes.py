@@ -60,6 +60,10 @@ _SELECT_KEYS: Final = (
 )
 _SELECT_NONCES: Final = "SELECT count(*), count(key), count(until), min(until) FROM nonces"
 _SELECT_COUNT: Final = "SELECT count(*), min(held), min(swept_until) FROM nonce_count"
+_SELECT_WRONG_REQUESTS: Final = (
+    "SELECT client FROM request_counts GROUP BY client "
+    "HAVING client IS NULL OR count(*) > 1 OR count(full_at) < count(*)"
+)
 _SELECT_ID: Final = "SELECT count(*), min(length(id)) FROM database_id"
 _ID_BYTES: Final = 16
 _SELECT_CONSUMERS: Final = f"SELECT {', '.join(ConsumerRow._fields)} FROM consumers ORDER BY name"  # noqa: S608
@@ -106,6 +110,8 @@ class Tables:
             if number:
                 tally.add(None, table, f"{number} rows have no key")
         self._check_nonces(snapshot)
+        for (client,) in snapshot.rows(_SELECT_WRONG_REQUESTS):
+            tally.add(None, "request_counts", f"there must be one row of {client}, with a time")
         if snapshot.one(_SELECT_ID) != (1, _ID_BYTES):
             tally.add(None, "database_id", f"there must be one id of {_ID_BYTES} bytes")
         try:

@@ -55,6 +55,9 @@ NEVER_FOUND: Final = {
     "payments.wallet_address": "other swapped",
     "payments.asset_code": "other swapped",
     "payments.asset_scale": "other swapped",
+    "request_counts": "missing",
+    "request_counts.client": "other swapped",
+    "request_counts.full_at": "other swapped",
     "settings.reindexed_to": "other",
     "settings.erasures": "other",
     "streams.due_at": "other swapped",
@@ -85,7 +88,7 @@ SOMETIMES_FOUND: Final = {
 }
 TABLES: Final = (
     "consumers", "credits", "database_id", "deliveries", "events", "idempotency_keys", "metadata", "metadata_to_erase",
-    "nonce_count", "nonces", "payments", "settings", "streams",
+    "nonce_count", "nonces", "payments", "request_counts", "settings", "streams",
 )  # fmt: skip
 
 
