@@ -397,6 +397,5 @@ def _place(record: DeliveryRecord) -> tuple[datetime, PaymentId, int]:
 
 def _wakes(row: object) -> bool:
     """Return whether a changed row may be due, now or later."""
-    if isinstance(row, _Row):
-        return row.record.ending is None and row.lease is None
-    return isinstance(row, _Stream) and not row.is_open
+    is_open = isinstance(row, _Row) and row.record.ending is None and row.lease is None
+    return is_open or (isinstance(row, _Stream) and not row.is_open)
