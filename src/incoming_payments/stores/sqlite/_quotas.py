@@ -109,9 +109,9 @@ class SqliteQuotas(_Quotas):
 
     - Unpaid payments are counted exactly. `insert` of the store raises `QuotaExceeded` if another process has inserted
       the last unpaid payment that a client may have, after `reserve` has counted.
-    - Each further process may admit 2 % of the quota of requests too many, but at least one request, and those that
+    - Each further process may admit 5 % of the quota of requests too many, but at least one request, and those that
       arrive during a commit. The client has to wait for these requests afterwards. After the loss of a process, up to
-      2 % of the quota is not counted.
+      5 % of the quota is not counted.
     """
 
     async_class = "the quotas of an AsyncSqliteStore"
