@@ -1,10 +1,15 @@
-"""The rate of requests of one client, as a single time: the time at which the whole quota is available again."""
+"""The rules of quotas. The used quota of requests is a single time, at which the whole quota is available again."""
 
+from collections import OrderedDict
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Generic, TypeVar
 
+from incoming_payments.domain.payment import ClientId
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.limits import QUOTA_REQUESTS_MAX, QUOTA_UNPAID_MAX
+
+T = TypeVar("T")
 
 MINUTE: Final = timedelta(minutes=1)
 
@@ -35,3 +40,28 @@ def check_quota(name: str, value: object, most: int) -> None:
     """Raise `ConfigurationError` unless `value` is an integer from 1 to `most`, or `None`."""
     if value is not None and (type(value) is not int or not 1 <= value <= most):
         raise ConfigurationError(f"{name} must be an integer from 1 to {most}, not {value!r}", setting=name)
+
+
+class RecentClients(Generic[T]):
+    """The usage of at most `most` clients. An additional client replaces the least recently active client."""
+
+    def __init__(self, make: Callable[[], T], most: int) -> None:
+        self._make = make
+        self._most = most
+        self._used: OrderedDict[ClientId, T] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        return len(self._used)
+
+    def find(self, client: ClientId) -> T | None:
+        """Return the usage of `client` if it is known."""
+        return self._used.get(client)
+
+    def of(self, client: ClientId) -> T:
+        """Return the usage of `client`, which is now the most recently active one."""
+        if client not in self._used and len(self._used) >= self._most:
+            self._used.popitem(last=False)
+        usage = self._used.setdefault(client, self._make())
+        self._used.move_to_end(client)
+        return usage

@@ -21,11 +21,11 @@ from incoming_payments.limits import (
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.ports import AsyncQuotas, Observer
 from incoming_payments.server.access_log import with_access_log
-from incoming_payments.server.background import beating, sweeping, with_tasks
-from incoming_payments.server.backup import naming_database
+from incoming_payments.server.background import beating, relaying, sweeping, with_tasks
 from incoming_payments.server.config.settings import Settings
 from incoming_payments.server.config.tables import QuotasTable
 from incoming_payments.server.connections import Connections
+from incoming_payments.server.database import naming_database
 from incoming_payments.server.fixed_paths import Application, with_document, with_health
 from incoming_payments.server.listeners import open_listeners
 from incoming_payments.server.metrics import Metrics
@@ -76,8 +76,11 @@ def serve(settings: Settings) -> int:
         # The quotas are made once, so that they keep their counts when the settings change.
         quotas = None if given.quotas == QuotasTable() else store.quotas(**asdict(given.quotas))
         application = ReloadableApplication(settings, lambda new: build(new, store, connections, observer, quotas))
-        swept = AsyncIncomingPayments(policy=settings.policy, ports=AsyncPorts(store=store, erasure=store.erasure))
-        sweep = sweeping(swept, store.feed, given.sweep)
+        ports = AsyncPorts(store=store, feed=store.feed, erasure=store.erasure)
+        own = AsyncIncomingPayments(policy=settings.policy, ports=ports, observer=observer)
+        tasks = [sweeping(own, store.feed, given.sweep)]
+        if settings.webhooks:
+            tasks.append(relaying(own, settings.webhooks))
         logged = with_access_log(application) if given.log.access else application
         server = uvicorn.Server(http_config(logged))
 
@@ -89,7 +92,7 @@ def serve(settings: Settings) -> int:
             if metrics is not None:
                 metrics.serve(number)
             application.reload_on(signals)
-            server.config.app = with_tasks(logged, beating(beat), sweep)
+            server.config.app = with_tasks(logged, beating(beat), *tasks)
             server.run(sockets=[listener])
             return exit_status(stops)
 

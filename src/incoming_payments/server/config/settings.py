@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve, field, fields_dict, frozen, has
 
@@ -25,12 +25,24 @@ from incoming_payments.ports.clock import utc_now
 from incoming_payments.server.config import advice
 from incoming_payments.server.config.access import ConfiguredToken, tokens_of
 from incoming_payments.server.config.client_key import ClientKey, read_client_key
-from incoming_payments.server.config.files import PRIVATE, Files, PeerToken, Pem, ServerSecret, read_bounded
+from incoming_payments.server.config.files import (
+    PRIVATE,
+    Files,
+    PeerToken,
+    Pem,
+    ServerSecret,
+    WebhookSecretText,
+    read_bounded,
+)
 from incoming_payments.server.config.packets import packets_of
 from incoming_payments.server.config.reader import HARMLESS_NAME, naming, read, refused
 from incoming_payments.server.config.setting import differences
 from incoming_payments.server.config.tables import NEED_RESTART, Configuration, LimitsTable
 from incoming_payments.server.config.wallet_addresses import StaticWalletAddresses, listed, read_wallet_address_url
+from incoming_payments.server.config.webhooks import endpoints_of
+
+if TYPE_CHECKING:
+    from incoming_payments.outbound.webhooks import WebhookEndpoint
 
 _TOML_HINTS: Final = {  # hints for messages of `tomllib`, which begin with these texts
     "Invalid value": "write strings in quotes, and true and false in lower case",
@@ -54,6 +66,7 @@ class Settings:
     introspector: StaticIntrospector = field(repr=False)  # the introspector for the tokens in the file
     receiver: Receiver
     packets: PacketPolicy | None  # `None` if there are no peers
+    webhooks: "tuple[WebhookEndpoint, ...]"
     warnings: tuple[str, ...] = ()  # problems with which the service can still run
 
 
@@ -127,6 +140,7 @@ def _hooks(files: Files) -> dict[Any, Callable[[Any], object]]:
         PeerToken: files.peer_token,
         Pem: files.pem,
         ServerSecret: files.server_secret,
+        WebhookSecretText: files.webhook_secret,
         WalletAddressUrl: read_wallet_address_url,
         datetime: _in_utc,
     }
@@ -177,6 +191,7 @@ def _settings(given: Configuration, path: Path) -> Settings:
         introspector=StaticIntrospector([(token.value, token.info) for token in tokens]),
         receiver=receiver,
         packets=packets if packets.peers else None,
+        webhooks=endpoints_of(given.webhooks),
     )
 
 

@@ -33,6 +33,7 @@ from incoming_payments.server.config.packets import IlpTable, PeerTable
 from incoming_payments.server.config.setting import invalid, setting, table, tables_of, toml
 from incoming_payments.server.config.sweep import SweepTable
 from incoming_payments.server.config.wallet_addresses import WalletAddressesTable, WalletAddressTable
+from incoming_payments.server.config.webhooks import WebhookTable
 from incoming_payments.server.output import LOG_FORMATS, LogFormat
 
 # a path segment (RFC 3986 §3.3) that is neither empty nor a dot segment
@@ -244,6 +245,11 @@ class Configuration:
         (),
         least="any number of tables. If there is none, the service accepts no packets",
         reloads=True,
+    )
+    webhooks: tuple[WebhookTable, ...] = table(
+        "An endpoint that gets webhooks about the events of payments.",
+        (),
+        least="any number",
     )
     log: LogTable = table("The log, which goes to standard error.", LogTable())
     limits: LimitsTable = table("Limits and policies of the service.", LimitsTable())

@@ -2,14 +2,14 @@
 
 import asyncio
 import threading
-from collections import OrderedDict
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 from incoming_payments.domain.payment import ClientId, PaymentId, id_time
-from incoming_payments.domain.quotas import MINUTE, check_quotas, excess_s, used_until
+from incoming_payments.domain.quotas import MINUTE, RecentClients, check_quotas, excess_s, used_until
 from incoming_payments.limits import QUOTA_CLIENTS_MAX, QUOTA_COUNTS_SWEPT_MAX, QUOTA_UNSENT_PERCENT_MAX
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._queue import Job
@@ -48,13 +48,13 @@ class _Requests:
         self._unsent_max = max(1, quota * QUOTA_UNSENT_PERCENT_MAX // 100)
         self._send = send
         self._lock = threading.Lock()
-        self._used: OrderedDict[ClientId, _Usage] = OrderedDict()
+        self._used = RecentClients(_Usage, QUOTA_CLIENTS_MAX)
 
     def admit(self, client: ClientId, now: datetime) -> float | None:
         """Count a request and return `None`, or return the seconds until a request can succeed."""
         with self._lock:
-            is_new = client not in self._used
-            usage = self._usage(client)
+            usage = self._used.of(client)
+            is_new = usage.full_at is None
             usage.full_at = used_until(usage.full_at, now, debt=MINUTE)
             wait_s = excess_s(usage.full_at, now, self._share)
             if wait_s > 0:
@@ -74,18 +74,11 @@ class _Requests:
         rows.connection.execute(_REPLACE, (client, _micros(full_at)))
         rows.connection.execute(_SWEEP, (_micros(now), QUOTA_COUNTS_SWEPT_MAX))
         with self._lock:
-            usage = self._usage(client)
+            usage = self._used.of(client)
             usage.full_at = max(usage.full_at or full_at, full_at + usage.unsent * self._share)
 
-    def _usage(self, client: ClientId) -> _Usage:
-        if client not in self._used and len(self._used) >= QUOTA_CLIENTS_MAX:
-            self._used.popitem(last=False)
-        usage = self._used.setdefault(client, _Usage())
-        self._used.move_to_end(client)
-        return usage
 
-
-class _Quotas:
+class _Quotas(ABC):
     def __init__(
         self,
         store: object,
@@ -101,8 +94,9 @@ class _Quotas:
         self._unpaid_max = unpaid_payments
         self._requests = None if requests_per_minute is None else _Requests(requests_per_minute, self._send)
 
+    @abstractmethod
     def _send(self, work: Callable[[Batch], None]) -> None:
-        raise NotImplementedError
+        """Queue `work` for the writer, and do not wait for it."""
 
     def _admit(self, client: ClientId, now: datetime) -> float | None:
         return None if self._requests is None else self._requests.admit(client, now)
@@ -173,5 +167,4 @@ def _stored(client: ClientId, id: PaymentId, limit: int) -> Callable[[Rows], Seq
 
 def _ignore(future: "asyncio.Future[Any]") -> None:
     """Ignore a failed commit, because the requests of the same time fail with the same error."""
-    if not future.cancelled():
-        future.exception()
+    _ = future.cancelled() or future.exception()

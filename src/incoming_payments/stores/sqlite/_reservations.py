@@ -6,12 +6,12 @@ reservations of a process are only in its memory: a write for each of them would
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 from incoming_payments.domain.payment import ClientId, IncomingPayment, PaymentId, id_time
+from incoming_payments.domain.quotas import RecentClients
 from incoming_payments.errors import QuotaExceeded
 from incoming_payments.limits import QUOTA_CLIENTS_MAX, QUOTA_RESERVED_S_MAX
 from incoming_payments.stores.sqlite._rows import Batch, Rows, _micros
@@ -46,7 +46,7 @@ class Reservations:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._clients: OrderedDict[ClientId, _Client] = OrderedDict()
+        self._clients = RecentClients(_Client, QUOTA_CLIENTS_MAX)
 
     def reserve(self, client: ClientId, id: PaymentId, limit: int) -> bool:
         """Reserve `id`, and return whether that was possible without a look at the stored payments.
@@ -55,7 +55,7 @@ class Reservations:
         needs one.
         """
         with self._lock:
-            known = self._client(client)
+            known = self._clients.of(client)
             if known.stored is None or known.stored + len(known.reserved) >= limit:
                 return False
             known.reserved[id] = limit
@@ -69,7 +69,7 @@ class Reservations:
         If they use up the `limit` together with the reserved payments, return both, oldest first.
         """
         with self._lock:
-            known = self._client(client)
+            known = self._clients.of(client)
             known.stored = len(stored)
             known.forget_lost(id_time(id))
             counted = {*stored, *known.reserved}
@@ -81,7 +81,7 @@ class Reservations:
     def take(self, client: ClientId, id: PaymentId) -> int | None:
         """Remove the reservation of `id`, and return its limit, or `None` if the payment is not reserved."""
         with self._lock:
-            known = self._clients.get(client)
+            known = self._clients.find(client)
             return None if known is None else known.reserved.pop(id, None)
 
     def checks(self, payment: IncomingPayment) -> Callable[[Batch], None]:
@@ -96,7 +96,7 @@ class Reservations:
                 return
             [stored] = rows.connection.execute(_COUNT, (payment.client, _micros(payment.created_at), limit)).fetchone()
             with self._lock:
-                self._client(payment.client).stored = min(stored + 1, limit)
+                self._clients.of(payment.client).stored = min(stored + 1, limit)
             if stored >= limit:
                 text = (
                     "you have too many unpaid payments: complete a payment, or wait until a payment is paid or expires"
@@ -104,13 +104,6 @@ class Reservations:
                 raise QuotaExceeded("too_many_unpaid_payments", text, retry_after_s=_RETRY_S)
 
         return check
-
-    def _client(self, client: ClientId) -> _Client:
-        if client not in self._clients and len(self._clients) >= QUOTA_CLIENTS_MAX:
-            self._clients.popitem(last=False)
-        known = self._clients.setdefault(client, _Client())
-        self._clients.move_to_end(client)
-        return known
 
 
 def unpaid_payments(rows: Rows, client: ClientId, now: datetime, limit: int) -> Sequence[PaymentId]:

@@ -125,3 +125,15 @@ def test_counts_of_silent_clients_are_removed(tmp_path: Path) -> None:
                 store._reservations.reserve(client_id(f"https://{number}.example/"), a_creation().answer.id, 1) is False
             )
         assert len(store._reservations._clients) == QUOTA_CLIENTS_MAX
+
+
+def test_processes_exchange_their_counts_after_each_share_of_the_quota(tmp_path: Path) -> None:
+    """A process admits what is left of the quota as far as it knows, and 2 % more than the other process allows."""
+    with SqliteStore(tmp_path / "payments.db") as store, SqliteStore(tmp_path / "payments.db") as other:
+        first, second = (port.quotas(requests_per_minute=200) for port in (store, other))
+        admitted = 0
+        for _ in range(300):
+            for port, quotas in ((store, first), (other, second)):
+                admitted += quotas.admit(SHOP, NOW) is None
+                port.nonces.use(f"{admitted}", NOW, NOW)  # the counts are written with the next update
+        assert 200 <= admitted <= 204
