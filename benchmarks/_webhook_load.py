@@ -18,7 +18,7 @@ from attrs import frozen
 
 from _durable import IN_FLIGHT, credit_ids
 from incoming_payments import Amount, Asset, AsyncIncomingPayments, AsyncPorts, ServicePolicy
-from incoming_payments.domain.feed import Delivered, Delivery, Result, consumer_name
+from incoming_payments.domain.feed import Delivered, Delivery, Failed, Result, consumer_name
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.domain.retry import RetryPolicy
 from incoming_payments.outbound.webhooks import WebhookEndpoint, async_webhooks
@@ -87,7 +87,8 @@ class Board:
         self._committed_s: dict[str, float] = {}
         self._delivered: list[tuple[float, Sequence[str]]] = []
         self._open = 0  # acknowledgements that are missing
-        self.is_empty = asyncio.Event()
+        self._error: str | None = None
+        self._is_empty = asyncio.Event()
 
     def committed(self, credit_id: str) -> None:
         """Note the commit of an event."""
@@ -99,9 +100,20 @@ class Board:
         self._delivered.append((time.perf_counter(), [str(event.credit_id) for event in delivery.events]))
         self._add(-len(delivery.events))
 
+    def failed(self, error: str) -> None:
+        """Note that a delivery is a dead letter."""
+        self._error = error
+        self._is_empty.set()
+
+    async def until_empty(self) -> None:
+        """Wait until all receivers have acknowledged all events. Raises `RuntimeError` after a dead letter."""
+        await asyncio.wait_for(self._is_empty.wait(), PATIENCE_S)
+        if self._error is not None:
+            raise RuntimeError(self._error)
+
     def _add(self, change: int) -> None:
         self._open += change
-        (self.is_empty.clear if self._open else self.is_empty.set)()
+        (self._is_empty.clear if self._open else self._is_empty.set)()
 
     def outcome(self, begin_s: float, processor_s: float) -> Outcome:
         """Return the outcome of a run that began at `begin_s`."""
@@ -125,8 +137,11 @@ class TimedFeed(AsyncSqliteFeed):
     async def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
         """Await the result of `AsyncSqliteFeed.settle`."""
         is_stored = await super().settle(delivery, result, now)
-        if is_stored and isinstance(result, Delivered) and delivery.consumer.startswith("good-"):
-            self.board.acknowledged(delivery)
+        if is_stored and delivery.consumer.startswith("good-"):
+            if isinstance(result, Delivered):
+                self.board.acknowledged(delivery)
+            elif isinstance(result, Failed) and result.is_last:
+                self.board.failed(result.error)
         return is_stored
 
 
@@ -182,7 +197,7 @@ async def measure(path: Path, port: int, load: Load) -> Outcome:
         async with async_webhooks(service, sent_to):
             begin_s, processor_s = time.perf_counter(), time.process_time()
             await _make_credits(service, board, ids, load)
-            await asyncio.wait_for(board.is_empty.wait(), PATIENCE_S)
+            await board.until_empty()
             processor_s = time.process_time() - processor_s
     return board.outcome(begin_s, processor_s)
 
@@ -245,7 +260,7 @@ class Sixteen:
         start = time.perf_counter()
         ids = [creation.answer.id for creation in created] * 2
         await asyncio.gather(*(credit(self._service, board, id, next(self._names)) for id in ids))
-        await asyncio.wait_for(board.is_empty.wait(), PATIENCE_S)
+        await board.until_empty()
         seconds = time.perf_counter() - start
         while self._extra and await self._feed.next_due(consumer_name(self._extra)):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
