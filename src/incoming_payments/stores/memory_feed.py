@@ -218,7 +218,7 @@ class MemoryFeed:
                 due_at=settled.due_at,
                 ending=settled.ending,
                 ended_at=None if settled.ending is None else now,
-                error=row.record.error if settled.error is None else settled.error,
+                error=settled.error or row.record.error,
             )
             changes = self._with(evolve(member, health=settled.health))
             changes[_key_of(row)] = evolve(row, record=record, lease=None)
