@@ -51,8 +51,8 @@ class _Member:
 class _Stream:
     """The row of a stream with events that the consumer has not handled, under ("stream", name, payment).
 
-    `acknowledged` is the version up to which the events are handled, and `head` the version of the last event that the
-    filter admits. An open stream has a delivery that has not ended.
+    The events up to the version `acknowledged` are handled. `head` is the version of the last event that the filter
+    admits. An open stream has a delivery that has not ended.
     """
 
     acknowledged: int
