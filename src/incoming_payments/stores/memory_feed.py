@@ -34,7 +34,6 @@ from incoming_payments.ports import Render
 
 T = TypeVar("T")
 Key = str | tuple[str | int, ...]
-
 _CONSUMERS: Final = ("consumers",)
 _FAR: Final = datetime.max.replace(tzinfo=UTC)
 
