@@ -1,4 +1,4 @@
-"""Measure the feed of events, in six parts.
+"""Measure the feed of events, in seven parts.
 
 `webhooks` measures the events a second from the commit of a credit to an acknowledged webhook, with 1 and 16 receivers
 on loopback. An event counts when all receivers have acknowledged it. 64 tasks make credits as fast as they can.
@@ -21,7 +21,9 @@ them.
 `quotas` compares creates and signed gets with and without the quotas that processes share. The ratio is that of the
 worst kind of request.
 
-    nox -s bench -- events [--json] [--only PART...] [--seconds S] [--turns N] [--past N] [--credits N]
+`upgrade` measures the first start with a database of version 1 with `--payments` payments.
+
+    nox -s bench -- events [--json] [--only PART...] [--seconds S] [--turns N] [--past N] [--credits N] [--payments N]
 """
 
 import argparse
@@ -37,6 +39,7 @@ from typing import Final
 
 import _feed_cost
 import _quota_cost
+import _upgrade
 from _flat import NAMES, medians, memory_mb
 from _load import free_port, run_application, server
 from _past import fill
@@ -157,6 +160,11 @@ def measure_quotas(options: argparse.Namespace, folder: Path) -> Figures:
     return {"quota_cost_ratio": max(ratios.values()), "quota_cost_ratio_of": ratios}
 
 
+def measure_upgrade(options: argparse.Namespace, folder: Path) -> Figures:
+    """Measure the part `upgrade`."""
+    return {**_upgrade.measure_upgrade(folder, options.payments)}
+
+
 PARTS: Final = {
     "webhooks": measure_webhooks,
     "failing": measure_failing,
@@ -164,6 +172,7 @@ PARTS: Final = {
     "claims": measure_claims,
     "quotas": measure_quotas,
     "audit": measure_audit,
+    "upgrade": measure_upgrade,
 }
 WANTED: Final = {
     "credit_cost_ratio": '"1": <= 1.1',
@@ -172,6 +181,7 @@ WANTED: Final = {
     "quota_cost_ratio": "<= 1.05",
     "audit_credits_per_s": "",
     "audit_rss_mb": "",
+    "upgrade_s": "",
     "events_per_s": "",
     "credits_per_webhook": "",
     "delay_p99_ms": "",
@@ -187,6 +197,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=20, help="the number of turns of each side (20)")
     parser.add_argument("--past", type=int, default=10**6, help="the number of past events (1000000)")
     parser.add_argument("--credits", type=int, default=200_000, help="the credits in the audited database (200000)")
+    parser.add_argument("--payments", type=int, default=200_000, help="the payments in the upgraded database (200000)")
     parser.add_argument("--receiver", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.receiver:
