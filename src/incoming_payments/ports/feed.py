@@ -11,6 +11,7 @@ from incoming_payments.domain.feed import (
     Delivery,
     DeliveryRecord,
     FeedEvent,
+    LeasedDelivery,
     Result,
     Start,
 )
@@ -58,7 +59,7 @@ class Feed(Protocol):
         attempts get the same bytes and the same events. Pass over events that the filter excludes.
         """
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Store what follows from `result` (see `domain.feed.settle`), and return true.
 
         If the delivery has no longer the lease of `delivery`, store nothing and return false. When a delivery ends, the
@@ -105,7 +106,7 @@ class AsyncFeed(Protocol):
     async def claim(
         self, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
     ) -> Sequence[Delivery]: ...
-    async def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool: ...
+    async def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool: ...
     async def next_due(self, name: ConsumerName) -> datetime | None: ...
     async def set_enabled(self, name: ConsumerName, now: datetime, *, enabled: bool) -> None: ...
     async def skip(self, name: ConsumerName, now: datetime) -> bool: ...

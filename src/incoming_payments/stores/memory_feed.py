@@ -20,6 +20,7 @@ from incoming_payments.domain.feed import (
     FeedEvent,
     Health,
     Lease,
+    LeasedDelivery,
     Result,
     Start,
     admitted,
@@ -197,7 +198,7 @@ class MemoryFeed:
             self._write(changes)
             return deliveries
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Store what follows from `result`, and return true. If the lease is lost, return false."""
         with self._lock:
             name, payment, first = delivery.consumer, delivery.payment_id, delivery.first_version

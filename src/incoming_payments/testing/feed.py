@@ -22,6 +22,8 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+from attrs import evolve
+
 try:
     import pytest
     from hypothesis import HealthCheck, settings
@@ -38,6 +40,8 @@ from incoming_payments.domain.feed import (
     Delivered,
     Ending,
     FeedEvent,
+    Lease,
+    LeasedDelivery,
     Released,
     Start,
 )
@@ -168,6 +172,25 @@ class FeedContract(ConsumerContract):
             assert not feed.settle(first, result, NOW)
         assert feed.settle(second, Delivered(), NOW)
         assert not feed.settle(second, Delivered(), NOW)
+        assert not claim(feed, after_s=1000)
+
+    def test_a_lease_settles_without_the_events(self, store: PaymentStore, feed: Feed) -> None:
+        """A holder who keeps only the lease ends the delivery, and the later events of the stream become due."""
+        id = create(store)
+        credit(store, id, "wire-1", 1)
+        for kind in ("created", "credited"):
+            [held] = claim(feed)
+            assert held.events[0].kind == kind
+            leased = LeasedDelivery(
+                consumer=held.consumer,
+                payment_id=held.payment_id,
+                first_version=held.first_version,
+                attempt=held.attempt,
+                lease=held.lease,
+            )
+            assert not feed.settle(evolve(leased, lease=Lease(bytes(16))), Delivered(), NOW)
+            assert feed.settle(leased, Delivered(), NOW)
+            assert not feed.settle(leased, Delivered(), NOW)
         assert not claim(feed, after_s=1000)
 
     def test_a_failed_attempt_is_repeated_at_its_time(self, store: PaymentStore, feed: Feed) -> None:
