@@ -309,7 +309,9 @@ PROTOCOLS: Final = {
 # Modules whose behaviour another file tests through its public face
 TESTED_BY: Final = {
     f"{PACKAGE}.flows.machinery.ports": "test_mistakes.py",
+    f"{PACKAGE}.flows.pull": "endpoints/test_pull.py",
     f"{PACKAGE}.httpsig.fast": "property/test_httpsig.py",
+    f"{PACKAGE}.server.config.events": "server/config/test_settings.py",
     f"{PACKAGE}.server.config.setting": "server/config/test_settings.py",
     f"{PACKAGE}.server.config.sweep": "server/test_background.py",
     f"{PACKAGE}.server.config.tables": "server/config/test_settings.py",

@@ -14,6 +14,7 @@ from attrs import asdict, evolve, field, fields_dict, frozen, has
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import WalletAddressUrl
 from incoming_payments.endpoints.packets import PacketPolicy
+from incoming_payments.endpoints.pull import PullPolicy
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.introspection import StaticIntrospector
@@ -25,6 +26,7 @@ from incoming_payments.ports.clock import utc_now
 from incoming_payments.server.config import advice
 from incoming_payments.server.config.access import ConfiguredToken, tokens_of
 from incoming_payments.server.config.client_key import ClientKey, read_client_key
+from incoming_payments.server.config.events import pull_of
 from incoming_payments.server.config.files import PRIVATE, Files, PeerToken, Pem, ServerSecret, read_bounded
 from incoming_payments.server.config.packets import packets_of
 from incoming_payments.server.config.reader import HARMLESS_NAME, naming, read, refused
@@ -56,6 +58,7 @@ class Settings:
     receiver: Receiver
     packets: PacketPolicy | None  # `None` if there are no peers
     quotas: MemoryQuotas | None  # `None` if there is no quota
+    pull: PullPolicy | None  # `None` if there are no consumers
     warnings: tuple[str, ...] = ()  # problems with which the service can still run
 
 
@@ -184,6 +187,7 @@ def _settings(given: Configuration, path: Path) -> Settings:
         receiver=receiver,
         packets=packets if packets.peers else None,
         quotas=None if quotas == MemoryQuotas() else quotas,
+        pull=pull_of(given.events, given.consumer),
     )
 
 
