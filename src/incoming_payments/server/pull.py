@@ -42,7 +42,7 @@ def with_pull(
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         # the port of the socket that accepted the connection, and not that of the header field Host
-        is_pull = scope["type"] == "http" and scope["server"][1] == port
+        is_pull = scope["type"] == "http" and (scope["server"] or ("", None))[1] == port
         await (pulled if is_pull else application)(scope, receive, send)
 
     return respond

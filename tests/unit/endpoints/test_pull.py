@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import pytest
 from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, FormatChecker
 
 from incoming_payments import Amount, Consumer, RetryPolicy, StoreUnavailable
@@ -223,6 +225,13 @@ def test_consumer_can_give_up() -> None:
 
 # --- refused requests --------------------------------------------------------------------------------
 
+PULLED: Final = Pulled()
+VALUES: Final = st.none() | st.booleans() | st.integers(-1, 10**20) | st.floats(allow_nan=False) | st.text(max_size=9)
+NAMES: Final = ("limit", "leaseSeconds", "lease", "error", "retryAfterSeconds", "dead", "x")
+LEASE_TEXTS: Final = st.from_regex(r"\A[0-9a-f-]{36}\.[0-9]{1,19}\.[0-9]{1,10}\.([0-9a-f]{2}){1,65}\Z")
+JSON_BODIES: Final = st.dictionaries(st.sampled_from(NAMES), VALUES) | st.fixed_dictionaries(
+    {"lease": LEASE_TEXTS}, optional={"error": st.text(min_size=1), "dead": st.booleans()}
+)
 LONG: Final = b'{"lease": "%s"}' % (b"x" * PULL_BODY_BYTES_MAX)
 HOSTILE: Final = [b"", b"{", b"[]", b"1", b"\xff", b'{"lease":1,"lease":2}', b"[" * 10_000, b'{"limit":1e400}', b"NaN"]
 LEASES: Final = ["", "x", f"{BODY['lease']} ", BODY["lease"].upper(), f"{BODY['lease']}0", "9" * 9000, "é", "1.1.1.1"]
@@ -260,6 +269,15 @@ def test_wrong_member_is_named(path: str, body: Mapping[str, object], member: st
 def test_hostile_body_is_refused(path: str, body: bytes) -> None:
     """A body that is not one JSON object gets 400."""
     assert Pulled().answer(a_request(path, body)).status == 400
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    path=st.sampled_from(PATHS), body=st.binary(max_size=200) | JSON_BODIES.map(lambda body: json.dumps(body).encode())
+)
+def test_any_body_gets_a_documented_answer(path: str, body: bytes) -> None:
+    """No body of a consumer causes an exception, or an answer that the document does not have."""
+    assert PULLED.answer(a_request(path, body)).status in {200, 400, 409}
 
 
 def test_smallest_and_largest_members_are_valid() -> None:
