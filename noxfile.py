@@ -3,7 +3,7 @@
 nox                      format, lint, types, tests with coverage (also of the docs and examples), and the wheel
 nox -s bench -- NAME     run benchmarks/NAME.py; with --json, the last line has the figures as one JSON object
 nox -s cost                measure the processor time of hostile inputs, and how it grows with their size: [-- --help]
-nox -s crash             kill the service 200 times while it is paid, and check its database: [-- --help]
+nox -s crash             kill the service 200 times while it is paid, and check its database: [-- --feed | --help]
 nox -s demo              create and pay an incoming payment between real processes, one of which is killed
 nox -s disk              let syncs fail at random, and check 1,000 disks after power cuts: [-- --images N --seed S]
 nox -s docs              write the generated parts of the docs

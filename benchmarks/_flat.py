@@ -96,7 +96,7 @@ async def credit(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[fl
             ids = itertools.cycle([endless(made) for _ in range(PAYMENTS)])
     async with AsyncSqliteStore(path) as store:
         rate = await credits_at_once(store, ids, credit_ids(f"turn-{turn:02}-{kind}"), TURN_S, in_flight)
-    return 1e6 / rate, _memory_mb()
+    return 1e6 / rate, memory_mb()
 
 
 def credit_in_turn(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[float, float]:
@@ -104,7 +104,8 @@ def credit_in_turn(path: Path, large: PaymentId, kind: int, turn: int) -> tuple[
     return asyncio.run(credit(path, large, kind, turn))
 
 
-def _memory_mb() -> float:
+def memory_mb() -> float:
+    """Return the peak memory of this process in MB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024

@@ -31,11 +31,16 @@ def bare(answer: bytes) -> Any:
 
 
 def run_bare(port: int, answer: bytes) -> None:
-    """Serve `bare` on uvicorn, with the parser that `serve` uses, until the process is terminated."""
+    """Serve `bare` until the process is terminated."""
+    run_application(port, bare(answer))
+
+
+def run_application(port: int, application: Any) -> None:
+    """Serve an ASGI application on uvicorn, with the parser that `serve` uses, until the process is terminated."""
     import uvicorn
 
     uvicorn.run(
-        bare(answer), port=port, log_level="error", http="httptools", ws="none", lifespan="off", access_log=False
+        application, port=port, log_level="error", http="httptools", ws="none", lifespan="off", access_log=False
     )
 
 

@@ -86,7 +86,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "outbound": {"aiohttp", "attrs", "cryptography", "yarl"},
     "audit": {"attrs"},
     "hosts": {"attrs"},
-    "server": {"attrs", "cattrs", "httptools", "prometheus_client", "uvicorn"},
+    "server": {"attrs", "cattrs", "httptools", "prometheus_client", "rich", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
     PACKAGE: set(),
     "__main__": set(),
@@ -308,10 +308,17 @@ PROTOCOLS: Final = {
 
 # Modules whose behaviour another file tests through its public face
 TESTED_BY: Final = {
+    f"{PACKAGE}.domain.quotas": "service/test_quotas.py",
     f"{PACKAGE}.flows.machinery.ports": "test_mistakes.py",
     f"{PACKAGE}.flows.pull": "endpoints/test_pull.py",
     f"{PACKAGE}.httpsig.fast": "property/test_httpsig.py",
     f"{PACKAGE}.server.config.events": "server/config/test_settings.py",
+    f"{PACKAGE}.server.check_config": "server/test_operating.py",
+    f"{PACKAGE}.server.config.webhooks": "server/test_webhooks.py",
+    f"{PACKAGE}.server.database": "server/test_backup.py",
+    f"{PACKAGE}.server.deliveries": "server/test_operating.py",
+    f"{PACKAGE}.server.payments": "server/test_operating.py",
+    f"{PACKAGE}.server.report": "server/test_operating.py",
     f"{PACKAGE}.server.config.setting": "server/config/test_settings.py",
     f"{PACKAGE}.server.config.sweep": "server/test_background.py",
     f"{PACKAGE}.server.config.tables": "server/config/test_settings.py",

@@ -66,6 +66,7 @@ DELIVERY_EVENTS_MAX: Final = 1000  # events of one delivery, which are in memory
 DELIVERY_BYTES_MAX: Final = 20_000  # the payload of one delivery (Standard Webhooks)
 DELIVERY_ERROR_CHARS_MAX: Final = 500  # the reason of a failure, which an operator reads
 DELIVERIES_CLAIMED_MAX: Final = 100  # deliveries of one claim, which one transaction writes
+CLAIM_EVENTS_MAX: Final = 1000  # events after which a claim takes no other delivery, for which other writes would wait
 FEED_ROWS_MAX: Final = 500  # rows of one batch of a registration or a clean-up, so that other writes wait for some ms
 
 # --- the relay ---
@@ -156,6 +157,7 @@ CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection; the server m
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, which doubles for each further retry
 ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: headers, interim responses, chunk sizes
 ANSWER_LINES_MAX: Final = 8192  # lines of an answer: a key set has some hundred, and a chunk of one byte has two
+ANSWER_PIECES_MAX: Final = 512  # pieces in which an answer arrives: with TLS, each takes 0.1 ms of processor time
 INTERIM_RESPONSES_MAX: Final = 8  # interim responses before one answer; a server sends one or two, and each takes 3 us
 LOOK_UPS_MAX: Final = 128  # simultaneous DNS look-ups of one client; each takes a thread, which needs 27 KB
 LOOK_UPS_OF_DOMAIN_MAX: Final = 2  # look-ups for one parent domain when half of all are in use; its server may be slow
@@ -201,6 +203,8 @@ QUOTA_UNPAID_MAX: Final = 500  # the largest quota of unpaid payments, because a
 QUOTA_CLIENTS_MAX: Final = 10_000  # clients in memory, which take 200 bytes each, and 100 bytes for each unpaid payment
 QUOTA_RESERVED_S_MAX: Final = 60  # the time from the reservation for a payment to its insertion; a create is faster
 QUOTA_RETRY_S_MAX: Final = 3600  # the longest `Retry-After`, because a payer may pay at any time
+QUOTA_UNSENT_PERCENT_MAX: Final = 5  # the share of a quota that a process counts before it tells the other processes
+QUOTA_COUNTS_SWEPT_MAX: Final = 2  # old counts removed for each new count; with two, they never accumulate
 
 # --- flows ---
 ERASED_PAYMENTS_MAX: Final = 100  # payments whose metadata one transaction erases, so that other writes wait some ms

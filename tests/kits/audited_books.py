@@ -34,9 +34,9 @@ def fill(store: SqliteStore) -> list[PaymentId]:
     store.feed.register(closings, Start.NOW, NOW)
     store.feed.register(Consumer(name=SINGLE, joins_credits=False, down_after_s=60.0), Start.NOW, NOW)
     full = create(store, a_creation(limit=100, expires_in_s=3600, metadata='{"ref": "7"}', key="k1"))
-    closed = create(store, a_creation(limit=500, expires_in_s=3600, key="k2", now=_at(1)))
+    closed = create(store, a_creation(limit=500, expires_in_s=3600, metadata='{"note": "a"}', key="k2", now=_at(1)))
     expired = create(store, a_creation(expires_in_s=60, metadata='{"ref": "8"}', now=_at(2)))
-    pending = create(store, a_creation(limit=70, expires_in_s=7200, now=_at(3)))
+    pending = create(store, a_creation(limit=70, expires_in_s=7200, metadata='{"note": "b"}', now=_at(3)))
     euros = a_wallet_address("https://bank.example/bob", asset=Asset("EUR", 3))
     other = create(store, a_creation(wallet_address=euros, client=client_id("app"), key="k3", kept_s=9000, now=_at(4)))
     for number, value in enumerate((40, 50, 30)):
@@ -51,7 +51,23 @@ def fill(store: SqliteStore) -> list[PaymentId]:
     for number in range(4):  # the later nonces remove the earlier ones
         store.nonces.use(f"{number:064x}", _at(50 + 9 * number), _at(45 + 9 * number))
     handle(store)
+    metadata = ('{"note": "c"}', '{"note": "d"}', '{"ref": "9"}')
+    later = [create(store, a_creation(metadata=text, now=_at(8000 + n))) for n, text in enumerate(metadata)]
+    quotas = store.quotas(requests_per_minute=60)
+    for name in ("app", "shop", "shop"):
+        quotas.admit(client_id(name), _LATER)
+    store.erasure.erase(later[-1])  # the writer writes the counts before this
     return [full, closed, expired, pending, other]
+
+
+def store_as_version_1(path: Path) -> None:
+    """Move the metadata of two payments, as if version 1 of the schema had stored them, in a file without a store."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(
+            "UPDATE payments SET metadata = (SELECT text FROM metadata WHERE number = metadata_number), "
+            "metadata_number = NULL WHERE metadata_number IN (1, 4)"
+        )
+        connection.execute("UPDATE metadata SET text = NULL WHERE number IN (1, 4)")
 
 
 def handle(store: SqliteStore) -> None:
@@ -156,7 +172,9 @@ _OTHERS: Final[dict[str, tuple[object, object]]] = {
     "client": ("someone", "app"),
     "asset_code": ("GBP", "USD"),
     "incoming_amount": ("1000", "2000"),
-    "metadata": ('{"ref": "9"}', "{}"),
+    "metadata": ('{"note": "9"}', "{}"),
+    "text": ('{"note": "9"}', "{}"),
+    "reference": (b"r" * 16, b"s" * 16),
     "credit_id": ("wire-77", "wire-78"),
     "kind": ("credited", "completed"),
     "peer": ("test.peer.c", "test.peer.a"),
@@ -181,7 +199,11 @@ def other_value(table: str, column: str, value: Any, books: Books) -> object:
     """Return another value that is valid for the column alone."""
     if table == "database_id":
         return bytes(16)
-    if column in ("payment_id", "scanned_to"):
+    if table == "request_counts" and column == "client":
+        return "another"
+    if table == "settings" and column == "reference":
+        return "note"
+    if column in ("payment_id", "scanned_to", "reindexed_to"):
         return next(row[1] for row in books.rows("payments") if row[1] != value)
     if column in _OTHERS:
         first, second = _OTHERS[column]

@@ -18,6 +18,7 @@ from incoming_payments.domain.feed import (
     DeliveryRecord,
     Ending,
     Failed,
+    FeedEvent,
     Health,
     LeasedDelivery,
     Released,
@@ -101,6 +102,18 @@ class CountsReleases(MemoryFeed):
     def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Store a release as a failure."""
         return super().settle(delivery, Failed(error="", retry_at=now) if result == Released() else result, now)
+
+
+class ForgetsErrors(MemoryFeed):
+    """Keeps the error of the last attempt only if that one failed."""
+
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
+        """Remove the error of an earlier attempt."""
+        is_settled = super().settle(delivery, result, now)
+        key: Key = ("delivery", delivery.consumer, delivery.payment_id, delivery.first_version)
+        if not isinstance(result, Failed):
+            self._rows[key] = evolve(self._rows[key], record=evolve(self._rows[key].record, error=None))
+        return is_settled
 
 
 class LosesRetries(MemoryFeed):
@@ -188,7 +201,8 @@ class StopsAtExcludedStreams(MemoryFeed):
     def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> Any:
         """Return the waiting events, even if there are none to return."""
         waiting = [self._event(id, version) for version in range(stream.acknowledged + 1, stream.head + 1)]
-        return super()._next_run(consumer, id, stream) or tuple(waiting)
+        run, later = super()._next_run(consumer, id, stream)
+        return run or waiting, later
 
 
 # --- ranges and payloads ---
@@ -244,7 +258,7 @@ class JoinsNothing(MemoryFeed):
 
     def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> Any:
         """Return the first event."""
-        return super()._next_run(consumer, id, stream)[:1]
+        return super()._next_run(evolve(consumer, joins_credits=False), id, stream)
 
 
 class LeasesBeforeItRenders(MemoryFeed):
@@ -258,7 +272,51 @@ class LeasesBeforeItRenders(MemoryFeed):
         return [evolve(delivery, payload=render(delivery.events)) for delivery in claimed]
 
 
+class BlocksBehindRenderers(MemoryFeed):
+    """Lets a renderer that raises for one stream hold back all others."""
+
+    def claim(
+        self, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
+    ) -> Sequence[Delivery]:
+        """Raise the first exception."""
+        errors: list[Exception] = []
+
+        def noting(events: Sequence[FeedEvent]) -> bytes:
+            try:
+                return render(events)
+            except Exception as error:
+                errors.append(error)
+                raise
+
+        claimed = super().claim(name, noting, now=now, until=until, limit=limit)
+        if errors:
+            raise errors[0]
+        return claimed
+
+
 # --- dead letters ---
+
+
+class BlocksBehindRenderers(MemoryFeed):
+    """Lets a renderer that raises for one stream hold back all others."""
+
+    def claim(
+        self, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
+    ) -> Sequence[Delivery]:
+        """Raise the first exception."""
+        errors: list[Exception] = []
+
+        def noting(events: Sequence[FeedEvent]) -> bytes:
+            try:
+                return render(events)
+            except Exception as error:
+                errors.append(error)
+                raise
+
+        claimed = super().claim(name, noting, now=now, until=until, limit=limit)
+        if errors:
+            raise errors[0]
+        return claimed
 
 
 class BlocksBehindDeadLetters(MemoryFeed):

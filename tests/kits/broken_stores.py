@@ -234,7 +234,7 @@ class SharedStore:
         self.open = lambda: open(store)
 
 
-class _Connection:
+class Connection:
     """Access to a shared store: each method calls the same method of the store."""
 
     def __init__(self, store: MemoryStore) -> None:
@@ -269,7 +269,7 @@ class _Connection:
         return self._store.find_payments(query)
 
 
-class AnswersBeforeDurable(_Connection):
+class AnswersBeforeDurable(Connection):
     """Keeps a few updates in the memory of the process, so that a crash loses them."""
 
     def __init__(self, store: MemoryStore) -> None:
@@ -295,7 +295,7 @@ class AnswersBeforeDurable(_Connection):
         return self._memory.events(id)
 
 
-class CachesPayments(_Connection):
+class CachesPayments(Connection):
     """Caches loaded payments, and does not see the updates of other processes."""
 
     def __init__(self, store: MemoryStore) -> None:

@@ -15,18 +15,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from incoming_payments.errors import AuditFailed
 from incoming_payments.limits import AUDIT_DIFFERENCES_MAX, AUDIT_PAUSE_S_MIN, AUDIT_SLICE_S_MAX, STORE_BUSY_S_MAX
 from incoming_payments.stores.sqlite._lock_file import Text, text_of_open
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, STATEMENTS, VERSION
 
+T = TypeVar("T")
+
 _MAGIC: Final = b"SQLite format 3\0"
 _FORMAT_AT: Final = (
     18  # the position of the byte that is 2 if the database has a log (https://sqlite.org/fileformat.html)
 )
 _WITH_LOG: Final = 2
+_SELECT_PARTS: Final = "SELECT type, name, sql FROM sqlite_master WHERE sql <> ''"
 _IDENTIFY: Final = "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version"
 
 
@@ -147,11 +150,13 @@ class Database:
 
 def unsound_parts(snapshot: Snapshot) -> Iterator[str]:
     """Yield what is wrong with the tables and indexes. They have the constraints that keep the types of the columns."""
-    found = {name: _normal(sql) for name, sql in snapshot.rows("SELECT name, sql FROM sqlite_master WHERE sql <> ''")}
-    for statement in STATEMENTS:
-        kind, name = _normal(statement).split()[1:3]
-        if kind in ("TABLE", "INDEX") and found.get(name) != _normal(statement):
-            yield f"the {kind.lower()} {name} is missing or has another definition"
+    found = {name: _normal(sql) for _, name, sql in snapshot.rows(_SELECT_PARTS)}
+    with closing(sqlite3.connect(":memory:")) as model:
+        for statement in STATEMENTS:
+            model.execute(statement)
+        for kind, name, sql in model.execute(_SELECT_PARTS):
+            if found.get(name) != _normal(sql):
+                yield f"the {kind} {name} is missing or has another definition"
     for (name,) in snapshot.rows("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
         yield f"there is a trigger {name}, which may change rows: remove it"
 
@@ -165,3 +170,17 @@ def unsound_pages(snapshot: Snapshot) -> Iterator[str]:
 
 def _normal(statement: str) -> str:
     return " ".join(statement.split())
+
+
+def next_key(before: T, *candidates: T) -> T:
+    """Return the first of the keys `candidates`, which must follow `before`.
+
+    Raises `Damaged`, because a pass over rows that have no order could never end.
+    """
+    try:
+        first = min(candidates)  # type: ignore[type-var]
+        if before < first:  # type: ignore[operator]
+            return first
+    except TypeError:  # a key is no text
+        pass
+    raise Damaged(f"the rows of a table are not in order: {candidates[0]!r} follows {before!r}")

@@ -5,10 +5,19 @@ transaction, except the events of a payment, which never change.
 """
 
 from collections.abc import Iterator
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
-from incoming_payments.audit._database import Damaged, Snapshot, unsound_parts
-from incoming_payments.audit._history import Contradiction, CreditRow, EventRow, History, PaymentRow
+from incoming_payments.audit._database import Snapshot, next_key, unsound_parts
+from incoming_payments.audit._history import Contradiction, CreditRow, EventRow, History
+from incoming_payments.audit._metadata import (
+    Numbers,
+    SettingsRow,
+    Texts,
+    ToErase,
+    check_metadata,
+    select_payment,
+    select_settings,
+)
 from incoming_payments.audit._report import FILE, Tally
 from incoming_payments.audit._rules import (
     ConsumerRow,
@@ -20,14 +29,11 @@ from incoming_payments.audit._rules import (
     check_key,
 )
 
-T = TypeVar("T")
-
 _NEXT_PAYMENT: Final = (
     "SELECT min(id) FROM (SELECT min(id) AS id FROM payments WHERE id > ?1 "
     "UNION ALL SELECT min(payment_id) FROM credits WHERE payment_id > ?1 "
     "UNION ALL SELECT min(payment_id) FROM events WHERE payment_id > ?1)"
 )
-_SELECT_PAYMENT: Final = f"SELECT {', '.join(PaymentRow._fields)} FROM payments WHERE id = ?"  # noqa: S608
 _SELECT_EVENTS: Final = (
     "SELECT e.version, e.kind, e.at, e.received_amount, e.credit_id, e.peer, "
     "c.credit_id, c.amount, c.received_amount, c.completes, c.at FROM events AS e "
@@ -43,6 +49,8 @@ _WITHOUT_PAYMENT: Final = (
     ("credits", "SELECT count(*) FROM credits WHERE payment_id IS NULL"),
     ("events", "SELECT count(*) FROM events WHERE payment_id IS NULL"),
     ("idempotency_keys", "SELECT count(*) FROM idempotency_keys WHERE client IS NULL OR key IS NULL"),
+    ("metadata", "SELECT count(*) FROM metadata WHERE number IS NULL"),
+    ("metadata_to_erase", "SELECT count(*) FROM metadata_to_erase WHERE ended_at IS NULL OR payment_id IS NULL"),
     ("streams", "SELECT count(*) FROM streams WHERE consumer IS NULL OR payment_id IS NULL"),
     ("deliveries", "SELECT count(*) FROM deliveries WHERE consumer IS NULL OR payment_id IS NULL"),
 )
@@ -52,6 +60,10 @@ _SELECT_KEYS: Final = (
 )
 _SELECT_NONCES: Final = "SELECT count(*), count(key), count(until), min(until) FROM nonces"
 _SELECT_COUNT: Final = "SELECT count(*), min(held), min(swept_until) FROM nonce_count"
+_SELECT_WRONG_REQUESTS: Final = (
+    "SELECT client FROM request_counts GROUP BY client "
+    "HAVING client IS NULL OR count(*) > 1 OR count(full_at) < count(*)"
+)
 _SELECT_ID: Final = "SELECT count(*), min(length(id)) FROM database_id"
 _ID_BYTES: Final = 16
 _SELECT_CONSUMERS: Final = f"SELECT {', '.join(ConsumerRow._fields)} FROM consumers ORDER BY name"  # noqa: S608
@@ -98,9 +110,19 @@ class Tables:
             if number:
                 tally.add(None, table, f"{number} rows have no key")
         self._check_nonces(snapshot)
+        for (client,) in snapshot.rows(_SELECT_WRONG_REQUESTS):
+            tally.add(None, "request_counts", f"there must be one row of {client}, with a time")
         if snapshot.one(_SELECT_ID) != (1, _ID_BYTES):
             tally.add(None, "database_id", f"there must be one id of {_ID_BYTES} bytes")
-        names = set()
+        try:
+            select_settings(snapshot)
+        except Contradiction as found:
+            tally.add(None, found.table, found.text)
+        self._check_consumers(snapshot)
+        return True
+
+    def _check_consumers(self, snapshot: Snapshot) -> None:
+        tally, names = self._tally, set()
         for values in snapshot.rows(_SELECT_CONSUMERS):
             row = ConsumerRow(*values)
             if row.name in names:
@@ -110,7 +132,6 @@ class Tables:
                 check_consumer(row)
             except Contradiction as found:
                 tally.add(None, found.table, found.text)
-        return True
 
     def _check_nonces(self, snapshot: Snapshot) -> None:
         tally = self._tally
@@ -136,26 +157,25 @@ class Payments:
 
     def run(self, snapshot: Snapshot) -> bool:
         """See `Pass`."""
+        settings = _valid_settings(snapshot)
         while not snapshot.is_over:
             if self._history is None:
                 (id,) = snapshot.one(_NEXT_PAYMENT, (self._id,))
                 if id is None:
                     return True
-                self._id = _next(self._id, id)
+                self._id = next_key(self._id, id)
                 self._tally.counts["payments"] += 1
             try:
-                self._history = self._continue(snapshot, self._history)
+                self._history = self._continue(snapshot, self._history, settings)
             except Contradiction as found:
                 self._tally.add(self._id, found.table, found.text)
                 self._history = None
         return False
 
-    def _continue(self, snapshot: Snapshot, history: History | None) -> History | None:
+    def _continue(self, snapshot: Snapshot, history: History | None, settings: SettingsRow | None) -> History | None:
         """Continue the history of the payment. Return it if the snapshot is over before the end of the history."""
-        rows = [PaymentRow(*values) for values in snapshot.rows(_SELECT_PAYMENT, (self._id,))]
-        if len(rows) != 1:
-            raise Contradiction("payments", f"there must be one row of the payment, and there are {len(rows)}")
-        history = history or History(rows[0])
+        row, metadata = select_payment(snapshot, self._id)
+        history = history or History(row)
         counts = self._tally.counts
         for values in snapshot.rows(_SELECT_EVENTS, (self._id, history.version)):
             event, credit = EventRow(*values[:_EVENT_COLUMNS]), CreditRow(*values[_EVENT_COLUMNS:])
@@ -165,7 +185,15 @@ class Payments:
             if snapshot.is_over:
                 return history
         events, credits = snapshot.one(_COUNT, (self._id,))
-        history.finish(rows[0], events=events, credits=credits)
+        history.finish(row, events=events, credits=credits)
+        check_metadata(snapshot, row, metadata, settings)
+        return None
+
+
+def _valid_settings(snapshot: Snapshot) -> SettingsRow | None:
+    try:
+        return select_settings(snapshot)
+    except Contradiction:  # `Tables` has noted it
         return None
 
 
@@ -185,7 +213,7 @@ class Keys:
             try:
                 if place == self._place:
                     raise Contradiction("idempotency_keys", f"key {row.key!r} of {row.client} is there twice")
-                _next(self._place, place)
+                next_key(self._place, place)
                 check_key(row)
             except Contradiction as found:
                 self._tally.add(row.payment_id, found.table, found.text)
@@ -209,7 +237,7 @@ class Streams:
             places = [*snapshot.rows(_NEXT_STREAM, self._place), *snapshot.rows(_NEXT_DELIVERY, self._place)]
             if not places:
                 return True
-            self._place = name, id = _next(self._place, *places)
+            self._place = name, id = next_key(self._place, *places)
             try:
                 self._check(snapshot, consumers.get(name), name, id)
             except Contradiction as found:
@@ -230,23 +258,13 @@ class Streams:
         stream.finish()
 
 
-def _next(before: T, *candidates: T) -> T:
-    """Return the first of the keys `candidates`, which must follow `before`.
-
-    Raises `Damaged`, because a pass over rows that have no order could never end.
-    """
-    try:
-        first = min(candidates)  # type: ignore[type-var]
-        if before < first:  # type: ignore[operator]
-            return first
-    except TypeError:  # a key is no text
-        pass
-    raise Damaged(f"the rows of a table are not in order: {candidates[0]!r} follows {before!r}")
-
-
-def passes(tally: Tally) -> Iterator[Pass]:
+def passes(tally: Tally, *, is_live: bool) -> Iterator[Pass]:
     """Yield the passes of an audit in their order."""
     yield Tables(tally)
     yield Payments(tally)
     yield Keys(tally)
     yield Streams(tally)
+    yield Texts(tally)
+    yield ToErase(tally)
+    if not is_live:
+        yield Numbers(tally)

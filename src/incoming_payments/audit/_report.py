@@ -35,6 +35,8 @@ class Counts:
     events: int = 0
     idempotency_keys: int = 0
     nonces: int = 0
+    metadata: int = 0
+    metadata_to_erase: int = 0
     streams: int = 0
     deliveries: int = 0
 
@@ -72,7 +74,8 @@ class Tally:
         """Note a difference."""
         self.found += 1
         if len(self.differences) < AUDIT_DIFFERENCES_MAX:
-            self.differences.append(Difference(payment, table, text))
+            # A damaged id may be no text.
+            self.differences.append(Difference(None if payment is None else str(payment), table, text))
 
     def show_progress(self) -> None:
         """Call the function of the caller with the counts."""

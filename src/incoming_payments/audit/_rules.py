@@ -190,6 +190,9 @@ class Stream:
         name = f"delivery {first} to {last}"
         self._require(first > self._passed, "deliveries", f"{name} has events of another delivery")
         if self._stream is None or last <= self._stream.acknowledged:
+            # A dead letter that is sent again has an error.
+            was_dead = row.ending is not None or row.error is not None
+            self._require(was_dead, "streams", f"{name} is open, and its stream is not")
             return
         in_place = self._stream.acknowledged < first and last <= self._stream.head and row.ending is None
         text = f"{name} does not fit the stream, which is acknowledged up to version {self._stream.acknowledged}"

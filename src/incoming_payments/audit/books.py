@@ -24,7 +24,7 @@ def audit(path: str | os.PathLike[str], *, on_progress: Callable[[Counts], None]
             with database.read() as snapshot:
                 for text in unsound_pages(snapshot):
                     tally.add(None, FILE, text)
-        for each in passes(tally):
+        for each in passes(tally, is_live=database.is_live):
             is_complete = False
             while not is_complete:
                 with database.read() as snapshot:

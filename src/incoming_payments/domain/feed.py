@@ -150,7 +150,7 @@ class Consumer:
         """Whether the filter admits `credited` events, of which a payment may have any number."""
         return self.kinds is None or EventKind.CREDITED in self.kinds
 
-    def due_at(self, event: Event) -> datetime:
+    def due_at(self, event: Event | FeedEvent) -> datetime:
         """Return the time at which the first delivery of a stream may begin, if `event` is its first new event."""
         delays = event.kind is EventKind.CREDITED and self.joins_credits
         return event.at + timedelta(seconds=self.credit_delay_s) if delays else event.at
@@ -187,8 +187,8 @@ def _has_failed_for(health: Health, seconds: float | None, now: datetime) -> boo
 class ConsumerState:
     """A registered consumer, as a store reports it.
 
-    `is_ready` is false while the registration over old events is incomplete. `oldest_due_at` is the time since when the
-    next delivery could have begun, or the time at which it may begin. It is `None` if no delivery waits.
+    `is_ready` is false while the registration over old events is incomplete. `oldest_due_at` is the earliest time at
+    which a delivery is due, and may have passed. It is `None` if no delivery waits.
     """
 
     consumer: Consumer
@@ -324,7 +324,7 @@ Result = Delivered | Released | Failed
 class Settled:
     """What a store writes after a result: the end of the delivery, or the time of its next attempt.
 
-    `attempts` is the number of attempts that count.
+    `attempts` is the number of attempts that count. If `error` is `None`, the delivery keeps its earlier error.
     """
 
     health: Health

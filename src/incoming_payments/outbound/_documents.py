@@ -1,6 +1,6 @@
 """A bounded cache of JSON documents of other services, which fetches the documents over HTTP, sync and async.
 
-The cache makes all decisions, and `Fetcher` and `AsyncFetcher` only wait. For each URL, at most one fetch is in flight,
+The cache makes all decisions, and `Fetcher` only fetches and waits. For each URL, at most one fetch is in flight,
 and at most one fetch starts in `limits.DOCUMENT_COOL_DOWN_S_MIN` seconds. The cache limits the number of fetches in
 flight for unknown documents, and the number of fetches from one parent domain. After a failed fetch, the cached
 document stays in use.

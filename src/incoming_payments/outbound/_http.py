@@ -33,6 +33,7 @@ from incoming_payments.errors import PortUnavailable
 from incoming_payments.limits import (
     ANSWER_LINES_MAX,
     ANSWER_OVERHEAD_BYTES_MAX,
+    ANSWER_PIECES_MAX,
     INTERIM_RESPONSES_MAX,
     LOOK_UP_ADDRESSES_MAX,
     LOOK_UPS_MAX,
@@ -123,14 +124,17 @@ class Received:
         self._bytes_max = body_bytes_max + ANSWER_OVERHEAD_BYTES_MAX
         self._bytes = bytearray()
         self._head_at = 0
-        self._lines = 0
+        self._pieces = self._lines = 0
         self._interim = 0
         self._is_final = False
 
     def add(self, data: memoryview) -> None:
-        """Add received `data`. Raise `ValueError` for more bytes, lines or interim responses than the limits allow."""
+        """Add received `data`. Raise `ValueError` for more bytes, pieces, lines or interim responses than allowed."""
         if len(self._bytes) + len(data) > self._bytes_max:
             raise ValueError(f"the server sent more than {self._bytes_max} bytes")
+        self._pieces += 1
+        if self._pieces > ANSWER_PIECES_MAX:
+            raise ValueError(f"the answer arrived in more than {ANSWER_PIECES_MAX} pieces")
         before = len(self._bytes)
         self._bytes += data
         self._lines += self._bytes.count(b"\n", before)

@@ -36,7 +36,7 @@ class LoopThread:
         with self._lock:
             try:
                 self._loop = self._loop or self._start()
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:  # too few threads or descriptors
                 coroutine.close()
                 raise HttpFailed(f"the thread for requests cannot be started ({error}): try again") from error
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)

@@ -166,7 +166,7 @@ class _Sender:
         try:
             answer = await self._http.send(request, timeout_s=self._endpoint.timeout_s)
         except HttpFailed as error:
-            raise _without_url(error) from None
+            raise _without_url(error, self._endpoint.url) from None
         check_answer(answer, self._clock())
 
 
@@ -204,9 +204,15 @@ class AsyncWebhookSender(_Sender):
         await self._http.aclose()
 
 
-def _without_url(error: HttpFailed) -> HttpFailed:
-    """Return `error` without the URL in its text, because the path is often a secret and the text is logged."""
-    return HttpFailed(_ANY_URL.sub("the endpoint", error.description))
+def _without_url(error: HttpFailed, url: str) -> HttpFailed:
+    """Return `error` without `url` in its text, because the path is often a secret and the text is logged.
+
+    The text may also repeat a line of the server, which may repeat the path.
+    """
+    text, parts = _ANY_URL.sub("the endpoint", error.description), urlsplit(url)
+    for part in (parts.path, parts.query):
+        text = text.replace(part, "...") if len(part) > 1 else text
+    return HttpFailed(text)
 
 
 # --- relays --------------------------------------------------------------------------------------

@@ -36,8 +36,9 @@ class Feed(Protocol):
         Call the method again until it returns true. The consumer gets no deliveries before that. No change that is
         stored during the registration is missed.
 
-        If the consumer exists, replace its settings for later events, and keep its place in the feed. Raises
-        `InvalidValue` when the store has `limits.CONSUMERS_MAX` consumers.
+        If the consumer exists, replace its settings, and keep its place in the feed. The new filter also holds for
+        the events that wait, but not for deliveries that exist. Raises `InvalidValue` when the store has
+        `limits.CONSUMERS_MAX` consumers.
         """
 
     def remove(self, name: ConsumerName) -> bool:
@@ -57,6 +58,9 @@ class Feed(Protocol):
         A delivery is due when its stream is due, when its retry is due, or when its lease has ended. For a new
         delivery, call `render` with its events, and store the answer and the range of versions with the lease. Later
         attempts get the same bytes and the same events. Pass over events that the filter excludes.
+
+        `render` must be fast, because it may run in the transaction, and must not call the store. If it raises, pass
+        over the stream, so that the stream does not hold back others. If nothing else is due, raise its exception.
         """
 
     def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
@@ -73,7 +77,10 @@ class Feed(Protocol):
         """Disable the consumer, or enable it again. An enabled consumer continues where it was."""
 
     def skip(self, name: ConsumerName, now: datetime) -> bool:
-        """Drop a batch of the waiting deliveries that were due by `now`. Return whether none is left."""
+        """Drop a batch of the waiting deliveries that were due by `now`. Return whether none is left.
+
+        With a stream that was due by `now`, drop all events that its payment has at the time of the call.
+        """
 
     def deliveries(self, payment: PaymentId) -> Sequence[DeliveryRecord]:
         """Return the deliveries of one payment, by consumer and version."""

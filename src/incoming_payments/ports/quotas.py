@@ -13,7 +13,8 @@ from incoming_payments.domain.payment import (
 class Quotas(Protocol):
     """The quotas of clients.
 
-    Processes that serve the same URL must share the quotas. `service.quotas` is for one process.
+    Processes that serve the same URL must share the quotas. `service.quotas` is for one process. `SqliteStore.quotas`
+    is for all processes that open a file. `testing.quotas` has a test suite for your own port.
 
     Each method is one atomic step.
     """
@@ -30,6 +31,9 @@ class Quotas(Protocol):
         If this payment would exceed the quota, change nothing. In that case, return the counted unpaid payments, oldest
         first and at most `limits.QUOTA_UNPAID_MAX`. The service releases payments that are no longer unpaid, and tries
         again.
+
+        A port that counts stored payments may leave a part of the check to the store: if another process stored the
+        last payment after this call, `insert` raises `QuotaExceeded`.
         """
 
     def release(self, client: ClientId, id: PaymentId) -> None:

@@ -3,6 +3,7 @@
 import inspect
 
 from incoming_payments.errors import ConfigurationError
+from incoming_payments.relay._results import summary
 from incoming_payments.relay._settings import Handler
 from incoming_payments.relay._slots import Attempt
 
@@ -13,8 +14,17 @@ def is_async(handler: Handler) -> bool:
 
 
 def call_handler(handler: Handler, attempt: Attempt) -> None:
-    """Call a sync `handler`. Raises `ConfigurationError` when it returns a coroutine, which no code would await."""
-    answer = handler(attempt.delivery)
+    """Call a sync `handler`. Raises `ConfigurationError` when it returns a coroutine, which no code would await.
+
+    Any other exception is raised as it is, or in a `RuntimeError` if it is neither an `Exception` nor an exit. Without
+    that, the `CancelledError` of an event loop inside the handler would end the attempt without a result.
+    """
+    try:
+        answer = handler(attempt.delivery)
+    except (Exception, SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise RuntimeError(summary(error)) from error
     if inspect.iscoroutine(answer):
         answer.close()  # prevent a warning of Python that the coroutine was never awaited
         raise ConfigurationError("the handler returns a coroutine: write it with async def", setting="handler")

@@ -20,7 +20,7 @@ class AsyncRelay:
     """`Relay` for asyncio. An `async def` handler runs in the event loop, and another handler runs in threads.
 
     Use it as an async context manager, which runs the relay in a task, or await `run`. When `run` is cancelled, it
-    cancels the attempts in progress, whose leases then end.
+    cancels the attempts in progress. Their deliveries come again when their leases have ended.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""The background tasks of a process: the sweep, and the heartbeat of a worker."""
+"""The background tasks of a process: the sweep, the webhooks, and the heartbeat of a worker."""
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
@@ -18,11 +18,15 @@ from incoming_payments.server.config.sweep import SweepTable
 from incoming_payments.server.fixed_paths import Application
 from incoming_payments.service import AsyncIncomingPayments
 
+if TYPE_CHECKING:
+    from incoming_payments.outbound.webhooks import WebhookEndpoint
+
 logger = logging.getLogger(__name__)
 
 Task = Callable[[], Coroutine[Any, Any, None]]
 
 _BEAT_S: Final = 1.0
+_RESTART_S: Final = 5.0  # seconds until webhooks are started again, after the database did not answer
 _EXPIRED_AT_ONCE_MAX: Final = 100  # payments whose events one batch writes, so that other updates wait for some ms
 
 
@@ -55,6 +59,28 @@ def beating(beat: Callable[[], None]) -> Task:
         while True:
             beat()
             await asyncio.sleep(_BEAT_S)
+
+    return run
+
+
+def relaying(service: AsyncIncomingPayments, endpoints: "Sequence[WebhookEndpoint]") -> Task:
+    """Return a task that sends webhooks to `endpoints`. Several processes may run this task: they share the work.
+
+    The end of the task waits for the attempts in flight. If a process is killed, the others take over its deliveries as
+    soon as their leases have ended.
+    """
+
+    async def run() -> None:
+        from incoming_payments.outbound.webhooks import async_webhooks
+
+        while True:
+            try:
+                async with async_webhooks(service, endpoints):
+                    await asyncio.Event().wait()
+            except Exception as error:  # noqa: BLE001 - it is logged
+                text = "the webhooks could not be started, and are started later: %s"
+                log_event(logger, logging.WARNING, LogEvent.RELAY_FAILED, text, error)
+            await asyncio.sleep(_RESTART_S)
 
     return run
 

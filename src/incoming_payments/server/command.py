@@ -1,4 +1,4 @@
-"""The command line: `init`, `serve`, `backup`, `audit`, `reindex`, `sign` and `demo`."""
+"""The command line: `init`, `serve`, `backup`, `audit`, `reindex`, `sign`, `demo`, and the operator commands."""
 
 import argparse
 import importlib.metadata
@@ -10,6 +10,7 @@ from typing import get_args
 
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
 from incoming_payments.gnap import Dialect
+from incoming_payments.server import operating
 from incoming_payments.server.audit import audit
 from incoming_payments.server.backup import backup, reindex
 from incoming_payments.server.config.settings import Settings, load_settings
@@ -52,9 +53,10 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="incoming-payments", description="Be paid over Open Payments.")
     version = importlib.metadata.version("incoming-payments")
     parser.add_argument("--version", action="version", version=f"incoming-payments {version}")
-    commands = parser.add_subparsers(
-        title="commands", required=True, metavar="init | serve | backup | audit | reindex | sign | demo"
+    names = (
+        "init | serve | backup | audit | reindex | list | show | dead-letters | redeliver | check-config | sign | demo"
     )
+    commands = parser.add_subparsers(title="commands", required=True, metavar=names)
     command = commands.add_parser("init", help="write a configuration, keys and development tokens")
     command.add_argument("folder", type=Path, help="the folder for the files, which is created if it does not exist")
     command.add_argument("--port", type=int, default=8080, help="the port to listen on (default: 8080)")
@@ -86,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("reindex", help="index the references of all payments; the service may be running")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
     command.set_defaults(run=lambda options: _with_settings(options.config, reindex))
+    operating.add_parsers(commands, CONFIGURATION, _with_settings)
     sign.add_parser(commands, CONFIGURATION)
     command = commands.add_parser("demo", help="show a whole payment: create, pay by STREAM, crash, complete")
     command.set_defaults(run=lambda _: demo.main())

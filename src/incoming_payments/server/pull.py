@@ -70,11 +70,11 @@ def pulling(policy: PullPolicy, service: AsyncIncomingPayments) -> Application:
     return respond
 
 
-def registering(policy: PullPolicy | None, service: AsyncIncomingPayments) -> Task:
+def registering(policy: PullPolicy, service: AsyncIncomingPayments) -> Task:
     """Return a task that registers the consumers of `policy`. It may run in several processes."""
 
     async def run() -> None:
-        for puller in policy.consumers if policy is not None else ():
+        for puller in policy.consumers:
             while not await _registered(puller, service):
                 pass
 

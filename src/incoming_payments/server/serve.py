@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from attrs import asdict
+
 from incoming_payments.errors import ConfigurationError, StoreStopped
 from incoming_payments.flows.machinery.ports import AsyncPorts
 from incoming_payments.hosts.asgi import AsgiApplication
@@ -16,12 +18,13 @@ from incoming_payments.limits import (
     SHUTDOWN_S_MAX,
 )
 from incoming_payments.observers.log import LogEvent, log_event
-from incoming_payments.ports import Observer
+from incoming_payments.ports import AsyncQuotas, Observer
 from incoming_payments.server.access_log import with_access_log
-from incoming_payments.server.background import beating, sweeping, with_tasks
-from incoming_payments.server.backup import naming_database
+from incoming_payments.server.background import beating, relaying, sweeping, with_tasks
 from incoming_payments.server.config.settings import Settings
+from incoming_payments.server.config.tables import QuotasTable
 from incoming_payments.server.connections import Connections
+from incoming_payments.server.database import naming_database
 from incoming_payments.server.fixed_paths import Application, with_document, with_health
 from incoming_payments.server.listeners import Listeners, open_listeners
 from incoming_payments.server.metrics import Metrics
@@ -73,12 +76,17 @@ def serve(settings: Settings) -> int:
         observer = None if metrics is None else metrics.observer
         with naming_database():
             store = AsyncSqliteStore(given.database, on_stop=on_stop, observer=observer, reference=given.reference)
-        application = ReloadableApplication(settings, lambda new: build(new, store, connections, observer))
-        swept = AsyncIncomingPayments(
-            policy=settings.policy, ports=AsyncPorts(store=store, erasure=store.erasure, feed=store.feed)
-        )
-        sweep = sweeping(swept, store.feed, given.sweep)
-        answering = with_pull(application, given, settings.pull, swept)
+        # The quotas are made once, so that they keep their counts when the settings change.
+        quotas = None if given.quotas == QuotasTable() else store.quotas(**asdict(given.quotas))
+        application = ReloadableApplication(settings, lambda new: build(new, store, connections, observer, quotas))
+        ports = AsyncPorts(store=store, feed=store.feed, erasure=store.erasure)
+        own = AsyncIncomingPayments(policy=settings.policy, ports=ports, observer=observer)
+        tasks = [sweeping(own, store.feed, given.sweep)]
+        if settings.webhooks:
+            tasks.append(relaying(own, settings.webhooks))
+        if settings.pull is not None:
+            tasks.append(registering(settings.pull, own))
+        answering = with_pull(application, given, settings.pull, own)
         logged = with_access_log(answering) if given.log.access else answering
         server = uvicorn.Server(http_config(logged))
 
@@ -86,12 +94,12 @@ def serve(settings: Settings) -> int:
             # uvicorn replaces these handlers while it runs, and raises the signal again after it has stopped.
             server.should_exit = True
 
-        def work(number: int, own: Listeners, beat: Callable[[], None]) -> int:
+        def work(number: int, sockets: Listeners, beat: Callable[[], None]) -> int:
             if metrics is not None:
                 metrics.serve(number)
             application.reload_on(signals)
-            server.config.app = with_tasks(logged, beating(beat), sweep, registering(settings.pull, swept))
-            server.run(sockets=list(own))
+            server.config.app = with_tasks(logged, beating(beat), *tasks)
+            server.run(sockets=list(sockets))
             return exit_status(stops)
 
         hold_signals()
@@ -144,6 +152,7 @@ def build(
     store: AsyncSqliteStore,
     connections: Connections,
     observer: Observer | None = None,
+    quotas: AsyncQuotas | None = None,
 ) -> Application:
     """Return the ASGI application for `settings` on an open `store`.
 
@@ -163,7 +172,7 @@ def build(
         client_keys=connections.client_keys,
         nonces=store.nonces,
         methods=settings.receiver.methods,
-        quotas=settings.quotas,
+        quotas=quotas,
     )
     service = AsyncIncomingPayments(
         policy=settings.policy, ports=ports, receiver=settings.receiver, packets=settings.packets, observer=observer

@@ -5,7 +5,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, get_args
 
 from incoming_payments.domain.amount import Amount
@@ -16,19 +16,20 @@ from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
 from incoming_payments.domain.reference import Reference
 from incoming_payments.domain.transitions import State
 from incoming_payments.endpoints.open_payments import Request, Response, http_refusal
-from incoming_payments.errors import ConfigurationError, HttpRefused, InvalidValue, PaymentNotFound
+from incoming_payments.errors import ConfigurationError, HttpRefused, PaymentNotFound
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host
 from incoming_payments.flows.dead_letters import dead_letters, read_delivery, redeliver
+from incoming_payments.flows.erase import erase_old_metadata
 from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.list import list_for_host
-from incoming_payments.flows.machinery.effects import EraseEnded, EraseMetadata, Flow, LoadEvents, LoadPayment
+from incoming_payments.flows.machinery.effects import EraseMetadata, Flow, LoadEvents, LoadPayment
 from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
 from incoming_payments.flows.machinery.run import arun, run
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.ilp import Peer
-from incoming_payments.limits import DEAD_LETTERS_MAX, KEPT_S_MAX, SWEEP_PAYMENTS_MAX
+from incoming_payments.limits import DEAD_LETTERS_MAX, SWEEP_PAYMENTS_MAX
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.service._base import Service, check
 
@@ -250,9 +251,7 @@ def _erase_old_metadata(service: Service[Any], *, kept_s: int) -> Flow[bool]:
     and `announce_expired` has written its `expired` event. Raises `InvalidValue` unless `kept_s` is an integer from 0
     to `limits.KEPT_S_MAX`, and the exceptions of `erase_metadata`.
     """
-    if type(kept_s) is not int or not 0 <= kept_s <= KEPT_S_MAX:
-        raise InvalidValue(f"kept_s must be an integer from 0 to {KEPT_S_MAX}", member="kept_s")
-    return (yield from EraseEnded(service.clock() - timedelta(seconds=kept_s)))
+    return (yield from erase_old_metadata(service.clock(), kept_s=kept_s))
 
 
 def _is_ready(service: Service[Any]) -> Flow[bool]:
@@ -266,13 +265,8 @@ def _is_ready(service: Service[Any]) -> Flow[bool]:
         return True
     except Exception as error:  # noqa: BLE001 - it is logged
         if service.unready_lines.admits(logger, "failed readiness checks"):
-            log_event(
-                logger,
-                logging.ERROR,
-                LogEvent.NOT_READY,
-                "a readiness check failed, because the store failed",
-                error=error,
-            )
+            text = "a readiness check failed, because the store failed"
+            log_event(logger, logging.ERROR, LogEvent.NOT_READY, text, error=error)
     return False
 
 

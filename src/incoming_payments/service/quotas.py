@@ -3,16 +3,13 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import datetime
 
 from attrs import define, field, frozen
 
 from incoming_payments.domain.payment import ClientId, PaymentId
-from incoming_payments.errors import ConfigurationError
-from incoming_payments.limits import QUOTA_CLIENTS_MAX, QUOTA_REQUESTS_MAX, QUOTA_UNPAID_MAX
-
-_MINUTE: Final = timedelta(minutes=1)
+from incoming_payments.domain.quotas import MINUTE, check_quota, check_quotas, excess_s, used_until
+from incoming_payments.limits import QUOTA_CLIENTS_MAX
 
 
 @define
@@ -48,31 +45,23 @@ class MemoryQuotas:
     _lock: threading.Lock = field(factory=threading.Lock, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        for name, most in (
-            ("requests_per_minute", QUOTA_REQUESTS_MAX),
-            ("unpaid_payments", QUOTA_UNPAID_MAX),
-            ("clients", 100 * QUOTA_CLIENTS_MAX),
-        ):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 1 <= value <= most):
-                raise ConfigurationError(f"{name} must be an integer from 1 to {most}, not {value!r}", setting=name)
+        check_quotas(self.requests_per_minute, self.unpaid_payments)
+        check_quota("clients", self.clients, 100 * QUOTA_CLIENTS_MAX)
 
     def admit(self, client: ClientId, now: datetime) -> float | None:
         """Count a request and return `None`, or return the number of seconds until a request is admitted.
 
-        A refused request is not counted. The time from `now` to `full_at` shows the used quota, because each request
-        adds its share of a minute.
+        A refused request is not counted.
         """
         if self.requests_per_minute is None:
             return None
-        share = _MINUTE / self.requests_per_minute
+        share = MINUTE / self.requests_per_minute
         with self._lock:
             usage = self._usage(client)
-            # A clock that was set back must not lock a client out.
-            usage.full_at = min(max(usage.full_at or now, now), now + _MINUTE)
-            excess = usage.full_at + share - now - _MINUTE
-            if excess > timedelta(0):
-                return excess.total_seconds()
+            usage.full_at = used_until(usage.full_at, now)
+            wait_s = excess_s(usage.full_at, now, share)
+            if wait_s > 0:
+                return wait_s
             usage.full_at += share
             return None
 

@@ -111,8 +111,7 @@ class MemoryFeed:
                 self._write(self._with(evolve(member, consumer=consumer)))
                 return True
             if len(members) >= CONSUMERS_MAX:
-                text = f"the feed has {CONSUMERS_MAX} consumers already: remove one of them"
-                raise InvalidValue(text, member="name")
+                raise InvalidValue(f"the feed has {CONSUMERS_MAX} consumers already: remove one of them", member="name")
             changes = self._with(_Member(consumer, Health()))
             if Start(start) is Start.BEGINNING:
                 for payment in self._all(IncomingPayment):
@@ -126,8 +125,7 @@ class MemoryFeed:
         """Remove the consumer and its deliveries in one step, and return true."""
         with self._lock:
             self._member(name)
-            others = {other: member for other, member in self._members().items() if other != name}
-            changes: dict[Key, Any] = {_CONSUMERS: others}
+            changes: dict[Key, Any] = {_CONSUMERS: {key: row for key, row in self._members().items() if key != name}}
             changes |= {("stream", name, payment): None for payment, _ in self._streams(name)}
             changes |= {_key_of(row): None for row in self._deliveries(name)}
             self._write(changes)
@@ -183,17 +181,25 @@ class MemoryFeed:
             limit = claimable(member.consumer, member.health, limit=limit, has_lease=has_lease, now=now)
             rows = due[:limit]
             changes: dict[Key, Any] = {}
+            errors: list[BaseException] = []
             ready = sorted((stream.due_at, payment, stream) for payment, stream in self._ready(name))
             for due_at, payment, stream in ready:
                 if due_at > now or len(rows) >= limit:
                     break
-                run = self._next_run(member.consumer, payment, stream)
+                run, later = self._next_run(member.consumer, payment, stream)
                 if not run:
                     changes["stream", name, payment] = None
                     continue
-                rows.append(_new_row(name, run, render(run), now))
-                later_at = now if stream.head > run[-1].version else _FAR
+                try:
+                    rows.append(_new_row(name, run, render(run), now))
+                except BaseException as error:  # noqa: BLE001 - it is raised if there is no other delivery
+                    errors.append(error)
+                    continue
+                end_at = now if stream.head > run[-1].version else _FAR  # the filter may have changed
+                later_at = min(map(member.consumer.due_at, later), default=end_at)
                 changes["stream", name, payment] = evolve(stream, is_open=True, due_at=later_at)
+            if errors and not rows and not changes:
+                raise errors[0]
             deliveries = [self._leased(row, until, changes) for row in rows]
             self._write(changes)
             return deliveries
@@ -213,7 +219,7 @@ class MemoryFeed:
                 due_at=settled.due_at,
                 ending=settled.ending,
                 ended_at=None if settled.ending is None else now,
-                error=settled.error,
+                error=row.record.error if settled.error is None else settled.error,
             )
             changes = self._with(evolve(member, health=settled.health))
             changes[_key_of(row)] = evolve(row, record=record, lease=None)
@@ -262,10 +268,8 @@ class MemoryFeed:
             self._member(name)
             row = self._rows.get(("delivery", name, payment, first_version))
             if row is None or row.record.ending is not Ending.DEAD:
-                raise DeliveryNotFound(
-                    f"the consumer {name} has no dead letter of payment {payment} that begins with version "
-                    f"{first_version}"
-                )
+                text = f"the consumer {name} has no dead letter of payment {payment} that begins with version"
+                raise DeliveryNotFound(f"{text} {first_version}")
             record = evolve(row.record, attempts=0, due_at=now, ending=None, ended_at=None)
             self._write({_key_of(row): evolve(row, record=record)})
 
@@ -319,11 +323,12 @@ class MemoryFeed:
         times += [_due_at(row) for row in self._deliveries(name) if row.record.ending is None]
         return min(times, default=None)
 
-    def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> tuple[FeedEvent, ...]:
-        versions = range(stream.acknowledged + 1, stream.head + 1)
-        waiting = [self._event(id, version) for version in versions]
-        waiting = [event for event in waiting if consumer.admits(event.kind, event.wallet_address)]
-        return next_delivery(consumer, waiting) if waiting else ()
+    def _next_run(self, consumer: Consumer, id: PaymentId, stream: _Stream) -> tuple[Sequence[FeedEvent], ...]:
+        """Return the events of the next delivery, and the waiting events after them."""
+        events = [self._event(id, version) for version in range(stream.acknowledged + 1, stream.head + 1)]
+        waiting = [event for event in events if consumer.admits(event.kind, event.wallet_address)]
+        run = next_delivery(consumer, waiting) if waiting else ()
+        return run, waiting[len(run) :]
 
     def _event(self, id: PaymentId, version: int) -> FeedEvent:
         event: Event = self._rows[id, version]
@@ -355,21 +360,18 @@ class MemoryFeed:
         if not self._is_open_one(record):
             return {}
         key = ("stream", record.consumer, record.payment_id)
-        stream = self._rows[key]
-        if stream.head <= record.last_version:
-            return {key: None}
-        return {key: evolve(stream, acknowledged=record.last_version, is_open=False)}
+        last, stream = record.last_version, self._rows[key]
+        return {key: None if stream.head <= last else evolve(stream, acknowledged=last, is_open=False)}
 
 
 def _stream_of(consumer: Consumer, payment: IncomingPayment, events: Collection[Event]) -> _Stream | None:
     """Return the row of a stream in which only `events` wait, or `None` if the filter admits none of them."""
-    found = admitted(consumer, events, payment.wallet_address)
-    if not found:
+    if not (found := admitted(consumer, events, payment.wallet_address)):
         return None
     return _Stream(found[0].version - 1, found[-1].version, min(consumer.due_at(event) for event in found))
 
 
-def _new_row(name: ConsumerName, run: tuple[FeedEvent, ...], payload: bytes, now: datetime) -> _Row:
+def _new_row(name: ConsumerName, run: Sequence[FeedEvent], payload: bytes, now: datetime) -> _Row:
     record = DeliveryRecord(
         consumer=name,
         payment_id=run[0].payment_id,
@@ -396,6 +398,5 @@ def _place(record: DeliveryRecord) -> tuple[datetime, PaymentId, int]:
 
 def _wakes(row: object) -> bool:
     """Return whether a changed row may be due, now or later."""
-    if isinstance(row, _Row):
-        return row.record.ending is None and row.lease is None
-    return isinstance(row, _Stream) and not row.is_open
+    is_open = isinstance(row, _Row) and row.record.ending is None and row.lease is None
+    return is_open or (isinstance(row, _Stream) and not row.is_open)

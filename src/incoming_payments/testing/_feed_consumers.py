@@ -151,7 +151,19 @@ class ConsumerContract(FeedHooks):
         feed.register(Consumer(name=LEDGER, kinds=["credited"]), Start.NOW, NOW)
         assert not claim(feed)
         credit(store, id, "wire-1", 1)
-        assert settle_all(feed) == ["2"]
+        feed.register(Consumer(name=LEDGER, wallet_addresses=["https://bank.example/bob"]), Start.NOW, NOW)
+        assert not claim(feed)
+        feed.register(Consumer(name=LEDGER), Start.NOW, NOW)
+        credit(store, id, "wire-2", 1)
+        assert settle_all(feed) == ["3"]
+
+    def test_a_narrower_filter_drops_what_waits_behind_a_delivery(self, store: PaymentStore, feed: Feed) -> None:
+        """The stream ends, although its last event was admitted when it was stored."""
+        id = create(store)
+        credit(store, id, "wire-1", 1)
+        feed.register(Consumer(name=LEDGER, kinds=["created"]), Start.NOW, NOW)
+        assert settle_all(feed) == ["1"]
+        assert feed.next_due(LEDGER) is None
 
     def test_an_unknown_consumer_is_named(self, store: PaymentStore, feed: Feed) -> None:
         """Each method that takes a name raises `ConsumerNotFound`, before and after a removal."""

@@ -147,8 +147,8 @@ class FeedContract(ConsumerContract):
         feed = self.feed_of(store)
         feed.register(Consumer(name=LEDGER, credit_delay_s=5), Start.NOW, NOW)
         id = create(store, a_creation(limit=30))
-        assert settle_all(feed) == ["1"]
         credit(store, id, "wire-1", 10)
+        assert settle_all(feed) == ["1"]
         credit(store, id, "wire-2", 10, NOW + timedelta(seconds=3))
         assert not claim(feed, after_s=4.9)
         assert feed.next_due(LEDGER) == NOW + timedelta(seconds=5)
@@ -211,6 +211,15 @@ class FeedContract(ConsumerContract):
         assert feed.settle(first, Released(), NOW)
         assert [delivery.attempt for delivery in claim(feed)] == [1]
 
+    def test_a_delivery_keeps_its_last_error(self, store: PaymentStore, feed: Feed) -> None:
+        """An operator sees why an attempt failed, also after a release and after a success."""
+        id = create(store)
+        for result in (failed(), Released(), Delivered()):
+            [delivery] = claim(feed)
+            assert feed.settle(delivery, result, NOW)
+            [record] = feed.deliveries(id)
+            assert record.error == "boom"
+
     def test_a_dead_letter_releases_the_later_events(self, store: PaymentStore, feed: Feed) -> None:
         """It is listed, and can be sent again with the same id and bytes. Its stream does not go back."""
         id = create(store)
@@ -268,6 +277,21 @@ class FeedContract(ConsumerContract):
         with pytest.raises(LookupError, match="no template"):
             feed.claim(LEDGER, fail, now=NOW, until=NOW + MINUTE, limit=10)
         assert [delivery.attempt for delivery in claim(feed)] == [1]
+
+    def test_a_renderer_that_raises_holds_back_one_stream(self, store: PaymentStore, feed: Feed) -> None:
+        """The streams behind it get their deliveries."""
+        poison, id = create(store), create(store)
+
+        def fail(events: Sequence[FeedEvent]) -> bytes:
+            if events[0].payment_id == poison:
+                raise LookupError("no template")
+            return b""
+
+        [delivery] = feed.claim(LEDGER, fail, now=NOW, until=NOW + MINUTE, limit=10)
+        assert delivery.payment_id == id
+        with pytest.raises(LookupError, match="no template"):
+            feed.claim(LEDGER, fail, now=NOW, until=NOW + MINUTE, limit=10)
+        assert [delivery.payment_id for delivery in claim(feed)] == [poison]
 
     def test_acknowledged_deliveries_are_forgotten(self, store: PaymentStore, feed: Feed) -> None:
         """Those that ended before the time are deleted. Dead letters and open deliveries stay."""

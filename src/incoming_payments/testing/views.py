@@ -23,7 +23,7 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import StoreUnusable
-from incoming_payments.ports import AsyncFeed, AsyncNonces, AsyncPaymentStore, Decide, Render
+from incoming_payments.ports import AsyncFeed, AsyncNonces, AsyncPaymentStore, AsyncQuotas, Decide, Render
 
 T = TypeVar("T")
 
@@ -155,6 +155,26 @@ class SyncNonces:
     def close(self) -> None:
         """Close the view, its store and its event loop."""
         self._view.close()
+
+
+class SyncQuotas:
+    """A `Quotas` port that calls `quotas`, an `AsyncQuotas`, in the event loop of `view`."""
+
+    def __init__(self, view: SyncView, quotas: AsyncQuotas) -> None:
+        self._view = view
+        self._quotas = quotas
+
+    def admit(self, client: ClientId, now: datetime) -> float | None:
+        """Call `admit` of the async port."""
+        return self._view.run(self._quotas.admit(client, now))
+
+    def reserve(self, client: ClientId, id: PaymentId) -> Sequence[PaymentId]:
+        """Call `reserve` of the async port."""
+        return self._view.run(self._quotas.reserve(client, id))
+
+    def release(self, client: ClientId, id: PaymentId) -> None:
+        """Call `release` of the async port."""
+        self._view.run(self._quotas.release(client, id))
 
 
 class SyncFeed:

@@ -26,6 +26,7 @@ from typing import Final
 
 from attrs import asdict
 
+from campaigns.crash import feed
 from campaigns.crash.check import Report, check
 from campaigns.crash.clients import CREATED, END
 from campaigns.crash.records import COMPLETE, RETRIED, Entry, ReceivedAnswer, entries_in
@@ -167,10 +168,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31))
     parser.add_argument("--workers", type=int, default=1, help="worker processes of the service (1)")
     parser.add_argument("--faults", default="", help="faults to inject, from crash.faults: NAME,...")
+    parser.add_argument("--feed", action="store_true", help="run --kills rounds of `crash.feed` instead")
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}, {options.kills} kills", flush=True)
     faults = tuple(filter(None, options.faults.split(",")))
     with tempfile.TemporaryDirectory(prefix="crash-") as folder:
+        if options.feed:
+            return feed.main(folder, options.seed, options.kills)
         report = run_campaign(
             Path(folder), kills=options.kills, seed=options.seed, workers=options.workers, faults=faults, loud=True
         )

@@ -22,7 +22,7 @@ from incoming_payments.stores.sqlite import SqliteStore, _writer
 from incoming_payments.testing.simulation import simulate
 from incoming_payments.testing.steps import create, credit
 from incoming_payments.testing.values import NOW, a_creation
-from kits.audited_books import Books, fill
+from kits.audited_books import Books, fill, store_as_version_1
 from kits.processes import ROOT, run_command
 from kits.sqlite_jobs import leave_a_log
 
@@ -55,8 +55,11 @@ NEVER_FOUND: Final = {
     "payments.wallet_address": "other swapped",
     "payments.asset_code": "other swapped",
     "payments.asset_scale": "other swapped",
-    "payments.metadata": "other null swapped",
-    "streams": "missing",
+    "request_counts": "missing",
+    "request_counts.client": "other swapped",
+    "request_counts.full_at": "other swapped",
+    "settings.reindexed_to": "other",
+    "settings.erasures": "other",
     "streams.due_at": "other swapped",
 }
 # The damage that the audit finds in some rows only.
@@ -71,14 +74,22 @@ SOMETIMES_FOUND: Final = {
     "deliveries.error": "null swapped",
     "events.peer": "other swapped",
     "idempotency_keys.payment_id": "other swapped",
+    "metadata": "missing",
+    "metadata.number": "swapped",
+    "metadata.text": "other swapped",
     "payments.client": "other",
     "payments.incoming_amount": "other null swapped",
     "payments.expires_at": "other null swapped",
+    "payments.metadata": "other null swapped",
+    "payments.metadata_number": "swapped",
+    "streams": "missing",
+    "streams.payment_id": "swapped",
     "streams.acknowledged": "other",
 }
+NO_BOOKS: Final = {"request_counts"}  # the requests of the last minutes, which no other row repeats
 TABLES: Final = (
-    "consumers", "credits", "database_id", "deliveries", "events", "idempotency_keys", "nonce_count", "nonces",
-    "payments", "streams",
+    "consumers", "credits", "database_id", "deliveries", "events", "idempotency_keys", "metadata", "metadata_to_erase",
+    "nonce_count", "nonces", "payments", "request_counts", "settings", "streams",
 )  # fmt: skip
 
 
@@ -86,9 +97,10 @@ TABLES: Final = (
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a backup of a database with honest traffic."""
     folder = tmp_path_factory.mktemp("honest")
-    with SqliteStore(folder / "payments.db") as store:
+    with SqliteStore(folder / "payments.db", reference="ref") as store:
         fill(store)
         store.backup(folder / "backup.db")
+    store_as_version_1(folder / "backup.db")
     return folder / "backup.db"
 
 
@@ -124,7 +136,15 @@ def test_backup_of_honest_traffic_has_no_difference(honest: Path) -> None:
     report = audit(honest)
     assert (texts(report), report.is_sound, report.is_live) == ("", True, False)
     assert report.counts == Counts(
-        payments=5, credits=7, events=15, idempotency_keys=3, nonces=1, streams=10, deliveries=15
+        payments=8,
+        credits=7,
+        events=18,
+        idempotency_keys=3,
+        nonces=1,
+        metadata=7,
+        metadata_to_erase=3,
+        streams=16,
+        deliveries=15,
     )
 
 
@@ -171,7 +191,7 @@ def _found(cases: Iterator[bytes], path: Path) -> set[bool]:
 
 def test_rows_without_constraints_are_no_difference_by_themselves(books: Books, tmp_path: Path) -> None:
     """Only the definitions of the tables are different."""
-    assert sorted(books.tables) == sorted(TABLES)
+    assert sorted(books.tables) == sorted([*TABLES, *NO_BOOKS])
     assert not _is_found(books.changed(), tmp_path / "x.db")
     assert "file: the table credits is missing or has another definition" in texts(audit(tmp_path / "x.db"))
 
@@ -261,14 +281,50 @@ def test_difference_names_the_payment(tmp_path: Path, statement: str, table: str
         (["DELETE FROM consumers"], "streams: consumer all is unknown"),
         (["DELETE FROM consumers", "DELETE FROM streams"], "deliveries: consumer all is unknown"),
         (["UPDATE idempotency_keys SET client = 'eve' WHERE key = 'k1'"], "names a payment of the client https://shop"),
+        (["DELETE FROM settings"], "settings: there must be one row, and there are 0"),
+        (["UPDATE settings SET reference = ''"], "settings: the row is invalid: reference must be"),
+        (["UPDATE settings SET erasures = 7, emptied = 8"], "the log was emptied after 8 of 7 erasures"),
+        (["UPDATE settings SET reindexed_to = 'x'"], "reindexed_to is x, and there is no such payment"),
+        (["UPDATE settings SET reference = 'note'"], "and must be None"),
+        (['UPDATE metadata SET text = \'{"ref": "\\ud800"}\' WHERE number = 3'], "payments: reference is "),
+        (["DELETE FROM metadata WHERE number = 3"], "there is no text 3, which the payment names"),
+        (["DELETE FROM metadata WHERE number = 3"], "metadata: number 3 is missing, and 4 follows"),
+        (["UPDATE metadata SET text = '{}' WHERE number = 4"], "metadata: there are 5 texts, and 4 payments name one"),
+        (["UPDATE payments SET metadata = '{}'"], "it has metadata, and the number of another text"),
+        (["UPDATE payments SET metadata_number = 5"], "metadata_number 5 is also that of another payment"),
+        (["DELETE FROM metadata_to_erase"], "metadata_to_erase: there must be one row with the time "),
+        (["UPDATE metadata_to_erase SET ended_at = 1"], "metadata_to_erase: ended_at is 1, and must be "),
+        (["UPDATE metadata_to_erase SET payment_id = 'x'"], "x: payments: there must be one row of the payment"),
         (["UPDATE idempotency_keys SET until = 1"], "ends before its payment was created"),
         (["UPDATE idempotency_keys SET fingerprint = 'x'"], "is invalid: a fingerprint must be"),
     ],
 )
 def test_difference_in_other_tables(copy: Path, statements: list[str], text: str) -> None:
     """The difference names the index, the trigger, the consumer or the key."""
-    edit(copy, *statements)
+    edit(copy, "PRAGMA ignore_check_constraints = 1", *statements)
     assert text in texts(audit(copy))
+
+
+def test_reindex_in_progress_is_no_difference(copy: Path) -> None:
+    """The payments that it has not passed may have the reference of any earlier setting, or none."""
+    edit(copy, "UPDATE settings SET reindexed_to = (SELECT id FROM payments ORDER BY id LIMIT 1 OFFSET 3)")
+    edit(copy, "UPDATE payments SET reference = zeroblob(16) WHERE metadata_number = 5")
+    assert texts(audit(copy)) == ""
+    edit(copy, "UPDATE settings SET reference = 'other', reindexed_to = ''")
+    assert texts(audit(copy)) == ""
+    edit(copy, "UPDATE payments SET reference = zeroblob(15) WHERE metadata_number = 5")
+    assert "payments: reference is 000000000000000000000000000000, and must be 16 bytes of a" in texts(audit(copy))
+    edit(copy, "UPDATE payments SET reference = zeroblob(16), metadata_number = NULL WHERE metadata_number = 5")
+    assert "payments: reference is 00000000000000000000000000000000, and must be 16 by" in texts(audit(copy))
+
+
+def test_amount_that_is_no_number_is_found_twice(books: Books, tmp_path: Path) -> None:
+    """The row of the payment is wrong, and the end of its metadata is unknown."""
+    statement = "UPDATE payments SET received_amount = 'x' WHERE incoming_amount = '100'"
+    (tmp_path / "x.db").write_bytes(books.changed((statement, ())))
+    found = texts(audit(tmp_path / "x.db"))
+    assert "payments: the row: received_amount is 'x', and must be '120'" in found
+    assert "payments: its amounts are invalid: " in found
 
 
 def test_damaged_pages_are_found(copy: Path) -> None:
@@ -314,12 +370,21 @@ def test_random_damage_ends_no_audit_with_another_error(copy: Path) -> None:
         "UPDATE deliveries SET payment_id = x'00'",
         "UPDATE deliveries SET consumer = CAST(x'ff' AS TEXT)",
         "UPDATE idempotency_keys SET client = x'00'",
+        "UPDATE metadata SET number = 'x'",
     ],
 )
 def test_keys_that_have_no_order_end_the_audit(books: Books, tmp_path: Path, statement: str) -> None:
     """A key that is no text, or invalid text, could make a pass read the same row for ever."""
     (tmp_path / "x.db").write_bytes(books.changed((statement, ())))
     assert "file: the audit cannot continue: the rows of a table are not in order" in texts(audit(tmp_path / "x.db"))
+
+
+def test_payment_that_is_no_text_can_be_printed(books: Books, tmp_path: Path) -> None:
+    """The report has its representation."""
+    (tmp_path / "x.db").write_bytes(books.changed(("UPDATE metadata_to_erase SET payment_id = x'00'", ())))
+    report = audit(tmp_path / "x.db")
+    assert r"b'\x00'" in [difference.payment for difference in report.differences]
+    assert all(type(difference.payment) in (str, type(None)) for difference in report.differences)
 
 
 def test_definition_with_invalid_text_ends_the_audit(copy: Path) -> None:
@@ -364,6 +429,31 @@ def test_history_continues_in_later_transactions(tmp_path: Path, monkeypatch: py
     assert texts(report) == ""
     assert report.counts.credits > 20
     assert len(seen) > 40
+
+
+def test_erasures_and_another_reference_during_the_audit_are_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata of a payment may vanish between two events of its history."""
+    ticks = itertools.count()
+    monkeypatch.setattr(_database, "AUDIT_SLICE_S_MAX", 1.5)
+    monkeypatch.setattr(_database, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
+    seen: list[Counts] = []
+    with SqliteStore(tmp_path / "payments.db") as store:
+        ids = fill(store)
+
+        def on_progress(counts: Counts) -> None:
+            seen.append(counts)
+            if len(seen) == 4:
+                store.reindex("ref")
+            if len(seen) in (8, 12, 16):
+                store.erasure.erase(ids[len(seen) // 4 - 2])
+
+        report = audit(tmp_path / "payments.db", on_progress=on_progress)
+        assert texts(report) == ""
+        assert (report.counts.metadata, report.counts.metadata_to_erase) == (7, 0)
+        store.backup(tmp_path / "copy.db")
+    assert texts(audit(tmp_path / "copy.db")) == ""
 
 
 def test_audit_does_not_hold_back_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """`clients.client_keys`: the key sets of clients, over HTTPS from a server on loopback, sync and async."""
 
 import asyncio
+import errno
 import itertools
 import json
 import logging
@@ -865,17 +866,25 @@ def test_missing_extra_is_named(cls: type, monkeypatch: pytest.MonkeyPatch) -> N
         cls()
 
 
-def test_thread_that_cannot_be_started_is_an_outage(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system without more threads is an outage, and no defect. A later call tries again."""
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (threading.Thread, "start", RuntimeError("can't start new thread")),
+        (asyncio, "SelectorEventLoop", OSError(errno.EMFILE, "Too many open files")),
+    ],
+)
+def test_system_without_threads_or_descriptors_is_an_outage(
+    peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: Exception
+) -> None:
+    """A port that cannot start its thread is no defect. A later call for the same key set tries again."""
 
-    def no_thread(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    def fail(*_: Any) -> None:
+        raise error
 
-    clock = Clock()
     with looking_up(HttpClientKeys, clock=clock) as keys:
         with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", no_thread)
-            with pytest.raises(ClientKeysUnavailable, match="can't start new thread"):
+            patch.setattr(owner, name, fail)
+            with pytest.raises(ClientKeysUnavailable, match=str(error.args[-1])):
                 keys.port.find(client(peer), "old")
         clock.now_s += DOCUMENT_COOL_DOWN_S_MIN
         assert keys.find(client(peer), "old") == OLD

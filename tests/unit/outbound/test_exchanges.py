@@ -10,7 +10,12 @@ from typing import Any, Final
 
 import pytest
 
-from incoming_payments.limits import ANSWER_LINES_MAX, ANSWER_OVERHEAD_BYTES_MAX, INTERIM_RESPONSES_MAX
+from incoming_payments.limits import (
+    ANSWER_LINES_MAX,
+    ANSWER_OVERHEAD_BYTES_MAX,
+    ANSWER_PIECES_MAX,
+    INTERIM_RESPONSES_MAX,
+)
 from incoming_payments.outbound._http import HttpFailed, Received
 from kits.http_clients import SharedClient
 from kits.https_server import contexts
@@ -319,6 +324,21 @@ def test_chunks_of_an_answer_are_bounded(client: SharedClient, more: int) -> Non
     octets = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
     with scripted_server(lambda exchange, _: exchange.send(octets)) as server:
         assert isinstance(client.send(server.url), HttpFailed) == (more > 0)
+
+
+def test_pieces_of_an_answer_are_bounded(client: SharedClient) -> None:
+    """Each piece takes time, too. A server could send each byte in a TLS record of its own."""
+
+    def drip(exchange: Exchange, _: int) -> None:
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n")
+        for _ in range(2000):
+            exchange.send(b"x")  # raises `OSError` once the client has closed the connection
+            time.sleep(0.001)  # without a pause, the client receives many bytes at once
+
+    with scripted_server(drip) as server:
+        outcome = client.send(server.url, timeout_s=30)
+    assert isinstance(outcome, HttpFailed)
+    assert f"arrived in more than {ANSWER_PIECES_MAX} pieces" in str(outcome)
 
 
 HELLO_REQUEST: Final = b"\x16\x03\x03\0\4" + b"\0" * 4  # RFC 5246 §7.4.1.1: a client may ignore it at any time

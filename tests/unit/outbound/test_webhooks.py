@@ -337,6 +337,13 @@ def sends_no_http(exchange: Exchange, _: int) -> None:
     raise OSError
 
 
+def repeats_the_path(exchange: Exchange, _: int) -> None:
+    """Send a malformed status line with the target of the request."""
+    target = exchange.head.split(" ")[1]
+    exchange.send(f"HTTP/1.1 no such page: {target}\r\n\r\n".encode())
+    raise OSError
+
+
 MISBEHAVIOUR: Final[dict[str, tuple[Script, str]]] = {
     "hangs": (hangs, "did not answer within 0.4 s"),
     "drips its headers": (drips_headers, "did not answer within 0.4 s"),
@@ -347,6 +354,7 @@ MISBEHAVIOUR: Final[dict[str, tuple[Script, str]]] = {
     "cuts its answer off": (cuts_off, "gave no valid TLS or HTTP answer"),
     "hangs up": (hangs_up, ""),
     "sends no HTTP": (sends_no_http, ""),
+    "repeats the path": (repeats_the_path, "gave no valid TLS or HTTP answer"),
     "sends a page that is too large": (
         answering(body=b"x" * (WEBHOOK_ANSWER_BYTES_MAX + 1)),
         f"larger than {WEBHOOK_ANSWER_BYTES_MAX} bytes",

@@ -1,10 +1,12 @@
 """The relay in threads and in an event loop: order, retries, dead letters, stopping, and trouble of the feed."""
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -140,6 +142,34 @@ def test_change_of_this_process_wakes_the_relay(way: str) -> None:
         eventually(lambda: len(host.recorder.observations) == 1)
         host.create()
         eventually(lambda: len(host.recorder.observations) == 2)
+
+
+@each_way
+def test_relay_that_found_nothing_looks_before_it_claims(way: str) -> None:
+    """A claim is a write. Credits that wait for others do not cause one for each credit."""
+    host = Host(way, consumer=Consumer(name=NAME, kinds=["credited"], credit_delay_s=60), poll_s=3600)
+    calls: list[str] = []
+
+    def noting(method: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            calls.append(method)
+            return getattr(host.store.feed, method)(*arguments, **options)
+
+        return call
+
+    def has_looked(times: int) -> bool:
+        return calls.count("next_due") >= times
+
+    host.feed = Altered(host.feed, claim=noting("claim"), next_due=noting("next_due"))
+    with host.relaying():
+        id = host.create()
+        for number in range(10):
+            host.credit(id)
+            eventually(partial(has_looked, number + 1))
+        host.clock.advance(60)
+        host.credit(id)
+        eventually(lambda: host.handled)
+    assert calls.count("claim") <= 3
 
 
 @each_way
@@ -327,6 +357,17 @@ def test_exit_of_a_handler_is_a_failure(caplog: pytest.LogCaptureFixture) -> Non
         id = host.create()
         eventually(lambda: host.records(id) and host.records(id)[0].error == "SystemExit: 1")
         eventually(lambda: "delivery_failed" in events_of(caplog))
+
+
+def test_cancelled_error_in_a_handler_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """A sync handler may run an event loop. It becomes a dead letter, like any other failure."""
+    host = Host("threads", retry=RetryPolicy(attempts=1))
+    host.answer = failing(asyncio.CancelledError())
+    with host.relaying():
+        id = host.create()
+        eventually(lambda: host.records(id) and host.records(id)[0].ending is Ending.DEAD)
+    assert host.records(id)[0].error == "RuntimeError: CancelledError"
+    assert "dead_letter" in events_of(caplog)
 
 
 # --- slow handlers -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from kits.audited_books import fill
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Return a backup with five payments."""
+    """Return a backup with eight payments."""
     with SqliteStore(tmp_path / "payments.db") as store:
         fill(store)
         store.backup(tmp_path / "copy.db")
@@ -35,9 +35,9 @@ def test_sound_copy(copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch:
     monkeypatch.setattr(audit, "_PROGRESS_S", 0.0)
     assert main(["audit", str(copy)]) == 0
     output = capsys.readouterr()
-    assert f"Audited {copy}: 5 payments, 7 credits, 15 events, 3 idempotency keys" in output.out
+    assert f"Audited {copy}: 8 payments, 7 credits, 18 events, 3 idempotency keys" in output.out
     assert output.out.endswith("There is no difference: the books are proved.\n")
-    assert "audited so far: 5 payments, 7 credits" in output.err
+    assert "audited so far: 8 payments, 7 credits" in output.err
 
 
 def test_live_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,11 +55,11 @@ def test_differences(copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     damage(copy)
     assert main(["audit", str(copy)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(" ")[0] for line in lines] == ["payment"] * 5 + ["Audited", "Differences:"]
+    assert [line.partition(" ")[0] for line in lines] == ["payment"] * 9 + ["Audited", "Differences:"]
     assert "payments: the row: received_amount is '1', and must be '120'" in lines[0]
     monkeypatch.setattr(_report, "AUDIT_DIFFERENCES_MAX", 2)
     assert main(["audit", str(copy)]) == 1
-    assert "and 3 other differences" in capsys.readouterr().out
+    assert "and 7 other differences" in capsys.readouterr().out
 
 
 def test_report_as_json(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +67,7 @@ def test_report_as_json(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damage(copy)
     assert main(["audit", str(copy), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
-    assert (report["is_sound"], report["is_live"], report["found"], report["counts"]["events"]) == (False, False, 5, 15)
+    assert (report["is_sound"], report["is_live"], report["found"], report["counts"]["events"]) == (False, False, 9, 18)
     assert set(report["differences"][0]) == {"payment", "table", "text"}
 
 

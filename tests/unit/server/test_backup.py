@@ -7,8 +7,8 @@ import pytest
 from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.reference import Reference
 from incoming_payments.errors import StoreStopped
-from incoming_payments.server.backup import naming_database
 from incoming_payments.server.command import main
+from incoming_payments.server.database import naming_database
 from incoming_payments.server.init import CONFIGURATION
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import NOW, a_creation

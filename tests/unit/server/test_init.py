@@ -78,7 +78,8 @@ OPTIONAL: Final = {
     f"# {setting.name} = {setting.written or toml(setting.default)}": setting
     for table in TABLES
     for setting in table.settings
-    if table.name not in {"rights", "authorization_server", "wallet_addresses"} and setting.line.startswith("# ")
+    if table.name not in {"rights", "authorization_server", "wallet_addresses", "webhooks"}
+    and setting.line.startswith("# ")
 }
 
 

@@ -278,8 +278,3 @@ def test_consumers_are_registered_in_batches(caplog: pytest.LogCaptureFixture) -
     [line] = caplog.records
     assert line.__dict__["event"] == "consumer_unregistered"
     assert "consumer ledger is not registered yet: the disk is full" in line.getMessage()
-
-
-def test_service_without_consumers_registers_none() -> None:
-    """The task ends at once."""
-    asyncio.run(cast("Any", registering(None, a_service(Raising(AssertionError())))()))

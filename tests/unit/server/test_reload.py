@@ -7,13 +7,11 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from incoming_payments.domain.payment import ClientId
 from incoming_payments.errors import InvalidValue
 from incoming_payments.gnap import AccessToken, TokenQuery
 from incoming_payments.hosts.asgi import Receive, Scope, Send
@@ -153,7 +151,7 @@ def test_setting_that_needs_a_restart_stays(
     assert text in caplog.messages
     before, after = used
     assert after.introspector.introspect(TokenQuery(AccessToken("NEW-TOKEN"), "read")) is not None
-    assert (before.policy, before.quotas) == (after.policy, after.quotas)
+    assert before.policy == after.policy
     for field in ("database", "listen", "log", "limits", "quotas"):
         assert getattr(before.given, field) == getattr(after.given, field)
 
@@ -185,15 +183,6 @@ def test_removed_table_needs_a_restart(tmp_path: Path, caplog: pytest.LogCapture
     for name in ("authorization_server.cache_s", "[authorization_server]"):
         assert f"{name} {needs}" in caplog.text
     assert [settings.given.authorization_server for settings in used] == [used[0].given.authorization_server] * 3
-
-
-def test_reload_keeps_the_counts_of_quotas(folder: Path) -> None:
-    """A client that has used its quota gets no new one by a reload."""
-    used: list[Settings] = []
-    edit(folder, "# requests_per_minute = 600", "requests_per_minute = 1")
-    reloadable, client, now = application(folder, used), ClientId("https://shop.example"), datetime.now(UTC)
-    reloadable.reload()
-    assert [settings.quotas and settings.quotas.admit(client, now) for settings in used] == [None, 60.0]
 
 
 def test_events_and_warnings_of_a_reload(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

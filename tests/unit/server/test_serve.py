@@ -53,12 +53,13 @@ def test_serve_stops_on_a_signal(bank: Bank, number: signal.Signals) -> None:
 
 
 def test_quotas_of_the_configuration(bank: Bank) -> None:
-    """`[quotas]` limits the clients of `serve`, and SIGHUP does not give a client a new quota."""
-    bank.edit("# unpaid_payments = 100", "unpaid_payments = 1")
+    """`[quotas]` limits the clients of all workers together, and SIGHUP does not give a client a new quota."""
+    bank.edit("# unpaid_payments = 100", "unpaid_payments = 2")
+    bank.edit("# workers = 1", "workers = 2")
     with bank.serving() as process:
-        assert bank.client.create().status_code == 201
+        assert [bank.client.create().status_code for _ in range(2)] == [201, 201]
         process.send_signal(signal.SIGHUP)
-        await_lines(bank.log, "was read again")
+        await_lines(bank.log, "was read again", count=3)
         refused = bank.client.create()
         assert code_of(refused) == (429, "too_many_unpaid_payments")
         assert refused.headers["Retry-After"] == "3600"

@@ -1,18 +1,31 @@
-"""Tests of `stores.quotas`: the quotas in memory."""
+"""Tests of `service.quotas`: the quotas in memory."""
 
 import sys
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from incoming_payments.domain.payment import ClientId, PaymentId
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.service.quotas import MemoryQuotas
+from incoming_payments.stores.memory import MemoryStore
 from incoming_payments.testing import NOW
+from incoming_payments.testing.quotas import Pair, QuotaContract
 
 SHOP, OTHER = ClientId("https://shop.example/"), ClientId("https://other.example/")
 IDS = [PaymentId(f"019b76da-a800-7000-8000-00000000000{number}") for number in range(9)]
+
+
+class TestMemoryQuotas(QuotaContract):
+    """The contract suite against `MemoryQuotas`."""
+
+    memory_only = True
+
+    def make_ports(self, directory: Path) -> Pair:  # noqa: ARG002 - part of the hook
+        """Return new quotas."""
+        return MemoryStore(), MemoryQuotas(requests_per_minute=self.requests, unpaid_payments=self.unpaid)
 
 
 def later(seconds: float) -> timedelta:

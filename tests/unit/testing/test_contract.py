@@ -166,7 +166,7 @@ def test_only_the_contract_suites_need_test_libraries() -> None:
 import sys
 sys.modules["pytest"] = sys.modules["hypothesis"] = None
 import incoming_payments.testing
-for module in ("contract", "erasure", "feed", "nonces"):
+for module in ("contract", "erasure", "feed", "nonces", "quotas"):
     try:
         __import__(f"incoming_payments.testing.{module}")
     except ImportError as error:
@@ -175,4 +175,4 @@ for module in ("contract", "erasure", "feed", "nonces"):
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stderr) == (0, "")
     messages = [line.rpartition(": ")[2] for line in run.stdout.splitlines()]
-    assert messages == ["run pip install 'incoming-payments[testing]'"] * 4
+    assert messages == ["run pip install 'incoming-payments[testing]'"] * 5

@@ -20,18 +20,20 @@ from incoming_payments.flows.machinery.effects import InsertPayment
 from incoming_payments.ports import Decide
 from incoming_payments.stores.guard import check_update
 from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.stores.memory_feed import MemoryFeed
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation
 from incoming_payments.testing.simulation import KINDS, Flows, Report, SimulationFailed, StoreFactory, commits, simulate
 from incoming_payments.testing.simulation.clients import Create, List
 from incoming_payments.testing.simulation.host import Sweep
 from incoming_payments.testing.simulation.ledger import Expected, Ledger, Mismatch
-from kits import broken_flows
+from kits import broken_feeds, broken_flows
 from kits.broken_stores import (
     AltersEvents,
     AnswersBeforeDurable,
     CachesPayments,
     CommitsPartly,
+    Connection,
     DecidesBeforeLoading,
     EventsNewestFirst,
     FindsCompletedPayments,
@@ -88,6 +90,18 @@ def test_a_seed_is_repeatable(tmp_path: Path) -> None:
     assert once == again == on_disk
     assert once.met == again.met == on_disk.met
     assert once.met != simulate(6, 1000).met
+
+
+def test_a_short_run_registers_both_consumers_at_its_end() -> None:
+    """Each event arrives, although the second consumer begins after the last step."""
+    assert simulate(1, 100).met["delivery arrived"] > 0
+
+
+def test_a_store_without_a_feed_has_no_consumers() -> None:
+    """The simulation runs without deliveries."""
+    met = simulate(1, STEPS, store_factory=SharedStore(Connection).open).met
+    assert met["created"] > 0
+    assert "delivery arrived" not in met
 
 
 class Unreliable(MemoryStore):
@@ -205,6 +219,31 @@ BROKEN_STORES: Final[dict[str, Callable[[], StoreFactory]]] = {
 def test_a_broken_store_is_detected(name: str) -> None:
     """The simulation fails within 15,000 steps."""
     assert first_failure(lambda seed: simulate(seed, STEPS, store_factory=BROKEN_STORES[name]())) is not None
+
+
+BROKEN_FEEDS: Final[dict[type[MemoryFeed], str]] = {
+    broken_feeds.AcknowledgesAtClaim: "never arrived|accepted two results|arrived after version",
+    broken_feeds.GivesTwoLeases: "",
+    broken_feeds.LetsOldHoldersSettle: "accepted two results",
+    broken_feeds.HidesLaterEvents: "never arrived",
+    broken_feeds.SendsExcludedEvents: "",
+    broken_feeds.GrowsRanges: "",
+    broken_feeds.RendersAgain: "with other bytes",
+    broken_feeds.LosesEventsOfOpenStreams: "never arrived|arrived after version",
+    broken_feeds.OpensStreamsTwice: "arrived after version",
+    broken_feeds.LosesRetries: "",
+    broken_feeds.BlocksBehindDeadLetters: "never arrived",
+    broken_feeds.MovesStreamsBack: "",
+}
+
+
+@pytest.mark.parametrize("feed", BROKEN_FEEDS)
+def test_a_broken_feed_is_detected(feed: type[MemoryFeed]) -> None:
+    """The simulation fails within 15,000 steps, and the failure names the difference that was found."""
+    store = broken_feeds.memory_store(feed)
+    failure = first_failure(lambda seed: simulate(seed, STEPS, store_factory=over(store())))
+    assert failure is not None
+    assert re.search(BROKEN_FEEDS[feed], str(failure).partition("\n")[0])
 
 
 APPROVAL: Final = r"should be '(packet needs the )?approval .*', but (it did not refuse|the store answered)"

@@ -17,6 +17,18 @@ from incoming_payments.limits import HEADER_BYTES_MAX, SIGNATURES_MAX
 
 
 @frozen
+class Cause:
+    """A cause of a refusal."""
+
+    name: str  # a stable name for programs
+    proved: bool  # whether a trial has shown that the client made this mistake
+    text: str  # the description for people
+
+    def __str__(self) -> str:
+        return f"{'proved' if self.proved else 'likely'}: {self.text}"
+
+
+@frozen
 class Trial:
     """A possible cause of the refusal."""
 

@@ -14,7 +14,7 @@ from incoming_payments.httpsig.algorithms import Algorithm
 from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.digest import content_digest
 from incoming_payments.httpsig.explain._bodies import claims, is_digest_of, other_bodies
-from incoming_payments.httpsig.explain._case import Case, ReadSignature, Trial, read_signatures
+from incoming_payments.httpsig.explain._case import Case, Cause, ReadSignature, Trial, read_signatures
 from incoming_payments.httpsig.shapes import Shape, StrictForm, strict_form
 from incoming_payments.limits import EXPLAIN_CAUSES_MAX, EXPLAIN_VERIFICATIONS_MAX
 
@@ -24,18 +24,6 @@ _ZONE_OFF_S_MAX: Final = 120  # the margin around whole hours that shows a wrong
 # the length of a good nonce, because shorter random nonces repeat within some thousand requests
 _NONCE_CHARS_MIN: Final = 8
 _PIECES_OF_TARGET: Final = ("@request-target", "(request-target)", "@path", "@authority", "host")
-
-
-@frozen
-class Cause:
-    """A cause of a refusal."""
-
-    name: str  # a stable name for programs
-    proved: bool  # whether a trial has shown that the client made this mistake
-    text: str  # the description for people
-
-    def __str__(self) -> str:
-        return f"{'proved' if self.proved else 'likely'}: {self.text}"
 
 
 @frozen

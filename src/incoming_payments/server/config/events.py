@@ -10,9 +10,10 @@ from incoming_payments.domain.payment import WalletAddressUrl
 from incoming_payments.endpoints.pull import PullConsumer, PullPolicy
 from incoming_payments.limits import PEER_TOKENS_MAX, PORT_MAX
 from incoming_payments.server.config.files import PeerToken
-from incoming_payments.server.config.packets import check_files
+from incoming_payments.server.config.packets import files
 from incoming_payments.server.config.reader import Once, naming, refused
 from incoming_payments.server.config.setting import setting, toml
+from incoming_payments.server.config.webhooks import WebhookTable
 
 
 @frozen(kw_only=True)
@@ -40,7 +41,7 @@ class ConsumerTable:
     token_files: tuple[PeerToken, ...] = setting(
         "1 to 8 files, each with one bearer token of 16 characters or more. Each token is valid. To replace a "
         "token, add the new token, let the consumer switch to the new token, and remove the old token",
-        check=check_files(PEER_TOKENS_MAX),
+        check=files(PEER_TOKENS_MAX),
         written='["ledger-token.txt"]',
     )
     kinds: tuple[EventKind, ...] = setting(
@@ -62,13 +63,20 @@ class ConsumerTable:
     joins_credits: bool = setting("whether consecutive credits of a payment are joined into one delivery", True)
 
 
-def pull_of(events: EventsTable, tables: Sequence[ConsumerTable]) -> PullPolicy | None:
-    """Return the consumers of `[[consumer]]`, or `None` if there is none. Raises `ConfigurationError`."""
+def pull_of(
+    events: EventsTable, tables: Sequence[ConsumerTable], webhooks: Sequence[WebhookTable]
+) -> PullPolicy | None:
+    """Return the consumers of `[[consumer]]`, or `None` if there is none.
+
+    Raises `ConfigurationError`, for example for the name of an endpoint of `webhooks`, which is a consumer too.
+    """
     if events.port is None and tables:
         raise refused("events.port", "is missing, but there is a [[consumer]]: give the port for its requests")
     if events.port is not None and not tables:
         raise refused("events.port", "is given, but there is no [[consumer]]: add one, or remove the port")
     names, tokens, found = Once(), Once(), []
+    for place, webhook in enumerate(webhooks):
+        names.add(webhook.name, f"webhooks[{place}].name", "give each endpoint its own name")
     for place, table in enumerate(tables):
         path = f"consumer[{place}]"
         names.add(table.name, f"{path}.name", "give each consumer a name of its own")

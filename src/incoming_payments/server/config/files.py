@@ -26,6 +26,14 @@ _DENIED: Final[Mapping[int, str]] = {PRIVATE: "rwx", PUBLIC: "w"}
 ServerSecret = NewType("ServerSecret", bytes)  # the content of a file of `secret_files`
 PeerToken = NewType("PeerToken", AccessToken)  # the content of a file of `token_files`
 
+
+@frozen
+class WebhookSecretText:
+    """The content of a file with the secret of a webhook."""
+
+    value: str = field(repr=False)
+
+
 _NOT_BLOCKING: Final = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO must not block until it has a writer
 
 
@@ -162,6 +170,10 @@ class Files:
         need = f"{SERVER_SECRET_BYTES_MIN} bytes or more, in hexadecimal digits"
         how = f"`openssl rand -hex {SERVER_SECRET_BYTES_MIN}` writes a new secret"
         raise InvalidValue(f"{self.folder / name} must hold {need}, but holds {found}: {how}")
+
+    def webhook_secret(self, name: str) -> WebhookSecretText:
+        """Return the secret in a file, of which `WebhookEndpoint` checks the form."""
+        return WebhookSecretText(self.read(name, PRIVATE).decode("ascii", "replace").strip())
 
     def peer_token(self, name: str) -> PeerToken:
         """Return the bearer token in a file."""

@@ -25,7 +25,7 @@ from incoming_payments.server.config.setting import invalid, setting
 _PEER_NAME: Final = re.compile(r"[A-Za-z0-9_~-]{1,64}")
 
 
-def check_files(most: int) -> Callable[[object, "Attribute[Any]", Sequence[object]], None]:
+def files(most: int) -> Callable[[object, "Attribute[Any]", Sequence[object]], None]:
     """Return a validator for the contents of 1 to `most` files."""
 
     def check(_: object, attribute: "Attribute[Any]", contents: Sequence[object]) -> None:
@@ -53,7 +53,7 @@ class IlpTable:
         "The service derives addresses and shared secrets from it, so each secret can decrypt STREAM packets. "
         "To rotate the secret, put a new file in front. Remove an old secret when all payments that were created "
         "with it have completed or expired",
-        check=check_files(SERVER_SECRETS_MAX),
+        check=files(SERVER_SECRETS_MAX),
         written='["{secret}"]',
     )
     path: str = setting("the path below `base_url` to which peers send ILP packets; not `/incoming-payments`", ILP_PATH)
@@ -92,7 +92,7 @@ class PeerTable:
     token_files: tuple[PeerToken, ...] = setting(
         "1 to 8 files, each with one bearer token of 16 characters or more. Each token is valid. To replace a "
         "token, add the new token, let the peer switch to the new token, and remove the old token",
-        check=check_files(PEER_TOKENS_MAX),
+        check=files(PEER_TOKENS_MAX),
         written='["{peer_token}"]',
     )
     ilp_address: str | None = setting(

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from attrs import asdict, evolve, field, fields_dict, frozen, has
+from attrs import evolve, field, fields_dict, frozen, has
 
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import WalletAddressUrl
@@ -27,13 +27,24 @@ from incoming_payments.server.config import advice
 from incoming_payments.server.config.access import ConfiguredToken, tokens_of
 from incoming_payments.server.config.client_key import ClientKey, read_client_key
 from incoming_payments.server.config.events import pull_of
-from incoming_payments.server.config.files import PRIVATE, Files, PeerToken, Pem, ServerSecret, read_bounded
+from incoming_payments.server.config.files import (
+    PRIVATE,
+    Files,
+    PeerToken,
+    Pem,
+    ServerSecret,
+    WebhookSecretText,
+    read_bounded,
+)
 from incoming_payments.server.config.packets import packets_of
 from incoming_payments.server.config.reader import HARMLESS_NAME, naming, read, refused
 from incoming_payments.server.config.setting import differences
-from incoming_payments.server.config.tables import NEED_RESTART, Configuration, LimitsTable, QuotasTable
+from incoming_payments.server.config.tables import NEED_RESTART, Configuration, LimitsTable
 from incoming_payments.server.config.wallet_addresses import StaticWalletAddresses, listed, read_wallet_address_url
-from incoming_payments.service.quotas import MemoryQuotas
+from incoming_payments.server.config.webhooks import endpoints_of
+
+if TYPE_CHECKING:
+    from incoming_payments.outbound.webhooks import WebhookEndpoint
 
 _TOML_HINTS: Final = {  # hints for messages of `tomllib`, which begin with these texts
     "Invalid value": "write strings in quotes, and true and false in lower case",
@@ -57,8 +68,8 @@ class Settings:
     introspector: StaticIntrospector = field(repr=False)  # the introspector for the tokens in the file
     receiver: Receiver
     packets: PacketPolicy | None  # `None` if there are no peers
-    quotas: MemoryQuotas | None  # `None` if there is no quota
     pull: PullPolicy | None  # `None` if there are no consumers
+    webhooks: "tuple[WebhookEndpoint, ...]"
     warnings: tuple[str, ...] = ()  # problems with which the service can still run
 
 
@@ -89,7 +100,7 @@ def reloaded(old: Settings, new: Settings) -> tuple[Settings, list[str]]:
     fixed = {name: getattr(old.given, name) for name in NEED_RESTART}
     settings = _settings(evolve(new.given, **fixed), new.path)
     names = [changed for name, value in fixed.items() for changed in differences(name, value, getattr(new.given, name))]
-    return evolve(settings, quotas=old.quotas), names  # the old quotas keep their counts
+    return settings, names
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -132,6 +143,7 @@ def _hooks(files: Files) -> dict[Any, Callable[[Any], object]]:
         PeerToken: files.peer_token,
         Pem: files.pem,
         ServerSecret: files.server_secret,
+        WebhookSecretText: files.webhook_secret,
         WalletAddressUrl: read_wallet_address_url,
         datetime: _in_utc,
     }
@@ -149,9 +161,6 @@ def _in_utc(time: datetime) -> datetime:
 def _check_relations(given: Configuration) -> None:
     """Raise `ConfigurationError` for settings that exclude each other."""
     listen = given.listen
-    if listen.workers > 1 and given.quotas != QuotasTable():
-        reason = "because each worker counts only its own requests: remove [quotas], or set workers = 1"
-        raise refused("listen.workers", f"is {listen.workers}, but [quotas] needs a single process, {reason}")
     port, further = listen.metrics_port or 0, listen.workers - 1
     if port + further > PORT_MAX:
         need = f"so {listen.workers} workers would need ports up to {port + further}"
@@ -176,7 +185,6 @@ def _settings(given: Configuration, path: Path) -> Settings:
     wallet_addresses = listed(given.wallet_address, given.auth_server)
     tokens = tokens_of(given.token, given.wallet_addresses or wallet_addresses)
     receiver, packets = packets_of(given.ilp, given.peer)
-    quotas = MemoryQuotas(**asdict(given.quotas))
     return Settings(
         path=path,
         given=given,
@@ -186,8 +194,8 @@ def _settings(given: Configuration, path: Path) -> Settings:
         introspector=StaticIntrospector([(token.value, token.info) for token in tokens]),
         receiver=receiver,
         packets=packets if packets.peers else None,
-        quotas=None if quotas == MemoryQuotas() else quotas,
-        pull=pull_of(given.events, given.consumer),
+        pull=pull_of(given.events, given.consumer, given.webhooks),
+        webhooks=endpoints_of(given.webhooks),
     )
 
 

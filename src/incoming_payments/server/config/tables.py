@@ -34,6 +34,7 @@ from incoming_payments.server.config.packets import IlpTable, PeerTable
 from incoming_payments.server.config.setting import invalid, setting, table, tables_of, toml
 from incoming_payments.server.config.sweep import SweepTable
 from incoming_payments.server.config.wallet_addresses import WalletAddressesTable, WalletAddressTable
+from incoming_payments.server.config.webhooks import WebhookTable
 from incoming_payments.server.output import LOG_FORMATS, LogFormat
 
 # a path segment (RFC 3986 §3.3) that is neither empty nor a dot segment
@@ -76,8 +77,7 @@ class ListenTable:
     host: str = setting("the host name or IP address to listen on", "127.0.0.1", check=_check_host, is_active=True)
     port: int = setting("the port", 8080, bounds=(1, PORT_MAX), written="{port}", is_active=True)
     workers: int = setting(
-        "the number of processes that serve requests, at most one for each processor. With `[quotas]`, the "
-        "number must be 1",
+        "the number of processes that serve requests, at most one for each processor",
         1,
         bounds=(1, WORKERS_MAX),
     )
@@ -177,7 +177,7 @@ class LimitsTable:
 
 @frozen(kw_only=True)
 class QuotasTable:
-    """The quotas of each client, which this process counts."""
+    """The quotas of each client, which all workers share."""
 
     requests_per_minute: int | None = setting(
         "how many requests a client may send in a minute",
@@ -247,10 +247,15 @@ class Configuration:
         least="any number of tables. If there is none, the service accepts no packets",
         reloads=True,
     )
+    webhooks: tuple[WebhookTable, ...] = table(
+        "An endpoint that gets webhooks about the events of payments.",
+        (),
+        least="any number",
+    )
     log: LogTable = table("The log, which goes to standard error.", LogTable())
     limits: LimitsTable = table("Limits and policies of the service.", LimitsTable())
     quotas: QuotasTable = table(
-        "The quotas of each client, which this process counts. A client that exceeds a quota gets 429.", QuotasTable()
+        "The quotas of each client, which all workers share. A client that exceeds a quota gets 429.", QuotasTable()
     )
     sweep: SweepTable = table(
         "The sweep, which writes `expired` events, erases old metadata, and deletes old deliveries.", SweepTable()

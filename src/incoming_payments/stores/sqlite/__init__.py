@@ -5,6 +5,7 @@ store has one thread that writes. This thread commits many updates together. Whe
 stops (see `StoreStopped`).
 """
 
+from incoming_payments.stores.sqlite._quotas import AsyncSqliteQuotas, SqliteQuotas
 from incoming_payments.stores.sqlite._store import AsyncSqliteNonces, AsyncSqliteStore, SqliteNonces, SqliteStore
 
-__all__ = ["AsyncSqliteNonces", "AsyncSqliteStore", "SqliteNonces", "SqliteStore"]
+__all__ = ["AsyncSqliteNonces", "AsyncSqliteQuotas", "AsyncSqliteStore", "SqliteNonces", "SqliteQuotas", "SqliteStore"]

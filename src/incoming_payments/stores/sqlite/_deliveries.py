@@ -5,7 +5,7 @@ due: each finds its rows by a primary key or by an index, however many events th
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from datetime import datetime
 from typing import Any, Final
@@ -26,7 +26,7 @@ from incoming_payments.domain.feed import (
 )
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import DeliveryNotFound
-from incoming_payments.limits import DELIVERY_EVENTS_MAX, FEED_ROWS_MAX
+from incoming_payments.limits import CLAIM_EVENTS_MAX, DELIVERY_EVENTS_MAX, FEED_ROWS_MAX
 from incoming_payments.ports import Render
 from incoming_payments.stores.sqlite._consumers import OTHER_KINDS, find, placeholders, require, write_health
 from incoming_payments.stores.sqlite._queue import DecideRaised
@@ -76,7 +76,8 @@ _SELECT_LEASED: Final = (
     "WHERE consumer = ? AND payment_id = ? AND first_version = ? AND lease = ?"
 )
 _SETTLE: Final = (
-    "UPDATE deliveries SET lease = NULL, attempts = ?, due_at = ?, ending = ?, ended_at = ?, error = ? "
+    "UPDATE deliveries SET lease = NULL, attempts = ?, due_at = ?, ending = ?, ended_at = ?, "
+    "error = coalesce(?, error) "
     "WHERE consumer = ? AND payment_id = ? AND first_version = ?"
 )
 # These statements change nothing when the delivery is a dead letter that is sent again, because its stream is already
@@ -122,25 +123,54 @@ def claim(
     consumer, health, is_ready = require(rows, name)
     (leases,) = connection.execute(_HAS_LEASE, (name, at)).fetchone()
     count = feed.claimable(consumer, health, limit=limit, has_lease=bool(leases), now=now) if is_ready else 0
-    due = connection.execute(_SELECT_DUE, (name, at, count)).fetchall()
-    claims = [_next_attempt(rows, name, row, until) for row in due]
-    left = count - len(due)
-    with closing(connection.execute(_SELECT_STREAMS, (name, at, FEED_ROWS_MAX))) as streams:
-        for row in streams if left else ():
-            claims.append(_first_attempt(rows, consumer, row, render, now=now, until=until))
-            left -= claims[-1][0] is not None
-            if not left:
-                break
+    claims: list[_Claim] = []
+    events = 0
+    errors: list[DecideRaised] = []
+    with closing(_claims(rows, consumer, render, errors, now=now, until=until, limit=count)) as found:
+        while count and events < CLAIM_EVENTS_MAX and (one := next(found, None)) is not None:
+            claims.append(one)
+            if one[0] is not None:
+                count -= 1
+                events += len(one[0].events)
+    if errors and not claims:
+        raise errors[0]
     for _, statements in claims:
         for statement, values in statements:
             connection.execute(statement, values)
     return [delivery for delivery, _ in claims if delivery is not None]
 
 
+def _claims(
+    rows: Batch,
+    consumer: Consumer,
+    render: Render,
+    errors: list[DecideRaised],
+    *,
+    now: datetime,
+    until: datetime,
+    limit: int,
+) -> Generator[_Claim, None, None]:
+    """Yield at most `limit` deliveries that had an attempt before, and then the next delivery of each due stream.
+
+    Pass over the streams for which `render` raises, and add the exceptions to `errors`.
+    """
+    connection, name, at = rows.connection, consumer.name, _micros(now)
+    for row in connection.execute(_SELECT_DUE, (name, at, limit)).fetchall():
+        yield _next_attempt(rows, name, row, until)
+    with closing(connection.execute(_SELECT_STREAMS, (name, at, FEED_ROWS_MAX))) as streams:
+        for row in streams:
+            try:
+                first = _first_attempt(rows, consumer, row, render, now=now, until=until)
+            except DecideRaised as raised:
+                errors.append(raised)
+            else:
+                yield first
+
+
 def _next_attempt(rows: Batch, name: ConsumerName, row: Sequence[Any], until: datetime) -> _Claim:
     """Return a delivery that had an attempt before, and the statement that leases it."""
     id, first, last, payload, attempts = row
-    events = _events(rows, id, first, last, None)
+    events = _events(rows, id, first, last, None, DELIVERY_EVENTS_MAX)
     if len(events) != last - first + 1:
         raise _corrupt(f"a delivery of payment {id}", ValueError(f"events from {first} to {last} are missing"))
     delivery = Delivery(
@@ -162,8 +192,9 @@ def _first_attempt(
     If the filter has changed, it may admit none of the waiting events. The stream then has no delivery and ends.
     """
     id, acknowledged, head = row
-    waiting = _events(rows, id, acknowledged + 1, head, consumer.kinds)
-    if not waiting:
+    most = DELIVERY_EVENTS_MAX if consumer.joins_credits else 1
+    waiting = _events(rows, id, acknowledged + 1, head, consumer.kinds, most)
+    if not waiting or not consumer.admits(waiting[0].kind, waiting[0].wallet_address):
         return None, [(_DELETE_STREAM, (consumer.name, id))]
     events = feed.next_delivery(consumer, waiting)
     try:
@@ -175,7 +206,9 @@ def _first_attempt(
     )
     key, last = (consumer.name, id), delivery.last_version
     times = _micros(now), _micros(until)
-    due_at = _micros(now) if head > last else _LATER
+    later = [_micros(consumer.due_at(event)) for event in waiting[len(events) :]]
+    # Without later events, `head` is greater only if the filter has changed. The next claim then ends the stream.
+    due_at = min(later, default=_micros(now) if head > last else _LATER)
     return delivery, [
         (_INSERT_DELIVERY, (*key, delivery.first_version, last, payload, *times, delivery.lease)),
         (_OPEN_STREAM, (due_at, *key)),
@@ -245,17 +278,20 @@ def skip(rows: Batch, name: ConsumerName, now: datetime) -> bool:
 
 
 def _events(
-    rows: Rows, id: PaymentId, first: int, last: int, kinds: frozenset[EventKind] | None
+    rows: Rows, id: PaymentId, first: int, last: int, kinds: frozenset[EventKind] | None, limit: int
 ) -> tuple[FeedEvent, ...]:
-    """Return the first of the events of the payment from version `first` to `last` that have one of `kinds`."""
+    """Return the first events of the payment from version `first` to `last` that have one of `kinds`.
+
+    No query reads more than `limit` events.
+    """
     found: list[Any] = []
     condition = "1" if kinds is None else f"e.kind IN ({placeholders(kinds)})"
-    values = (id, first, last, *(kinds or ()))
+    values = (id, first, last, *(kinds or ()), limit)
     if kinds is None or EventKind.CREDITED in kinds:
         found += _select_events(rows, "", condition, values)
     else:
         if first == 1:
-            found += _select_events(rows, "", condition, (id, 1, 1, *kinds))
+            found += _select_events(rows, "", condition, (id, 1, 1, *kinds, limit))
         index, others = OTHER_KINDS
         found += _select_events(rows, index, f"{others} AND {condition}", values)
     return tuple(_feed_event(id, row) for row in found)
@@ -263,7 +299,7 @@ def _events(
 
 def _select_events(rows: Rows, index: str, condition: str, values: tuple[object, ...]) -> list[Any]:
     statement = _SELECT_EVENTS.format(index, condition)
-    return rows.connection.execute(statement, (*values, DELIVERY_EVENTS_MAX + 1)).fetchall()
+    return rows.connection.execute(statement, values).fetchall()
 
 
 def _feed_event(id: PaymentId, row: Sequence[Any]) -> FeedEvent:

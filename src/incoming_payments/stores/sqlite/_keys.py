@@ -1,5 +1,6 @@
 """The idempotency keys of created payments. The store writes the record of a key and its payment in one transaction."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
@@ -34,17 +35,21 @@ def find_creation(rows: Rows, client: ClientId, key: IdempotencyKey, now: dateti
         raise _corrupt(f"an idempotency key of {client}", error) from error
 
 
-def insert_creation(rows: Batch, payment: IncomingPayment, decision: Decision[Any]) -> KeyedCreation | None:
+def insert_creation(
+    rows: Batch, payment: IncomingPayment, decision: Decision[Any], check: Callable[[Batch], None]
+) -> KeyedCreation | None:
     """Write a new payment, its events and its idempotency key, or return the earlier record of the key.
 
-    Raises `PaymentExists` before it writes anything.
+    Call `check` before the insert. Raises the errors of `check`, and `PaymentExists`, before it writes anything.
     """
     keyed, now = decision.keyed, payment.created_at
     if keyed is None:
+        check(rows)
         rows.insert(payment, decision)
         return None
     earlier = find_creation(rows, keyed.client, keyed.key, now)
     if earlier is None:
+        check(rows)
         rows.insert(payment, decision)
         rows.connection.execute(_SWEEP, (_micros(now), IDEMPOTENCY_KEYS_SWEPT_MAX))
         row = keyed.client, keyed.key, keyed.fingerprint, keyed.payment, _micros(keyed.until)

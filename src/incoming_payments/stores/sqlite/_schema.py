@@ -143,6 +143,17 @@ FEED: Final = (
     # consumer that excludes `credited` events pass over them.
     "CREATE INDEX events_of_other_kinds ON events (payment_id, version) WHERE kind <> 'credited' AND version > 1",
 )
+# The parts that version 2 adds for quotas. `payments_unpaid` has the payments of clients that have received nothing,
+# and are neither completed nor expired. It holds every column that the count reads. `full_at` is the time at which the
+# whole quota of requests is available again.
+QUOTAS: Final = (
+    """
+    CREATE INDEX payments_unpaid ON payments (client, id, expires_at, received_amount, closed_at, expiry_announced_at)
+    WHERE received_amount = '0' AND closed_at IS NULL AND expiry_announced_at IS NULL AND client <> 'the host'
+    """,
+    "CREATE TABLE request_counts (client TEXT PRIMARY KEY NOT NULL, full_at INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    "CREATE INDEX request_counts_to_sweep ON request_counts (full_at)",
+)
 METADATA: Final = (
     # The rows of this table never move to other pages, so that an erasure leaves no copies (see `_erasure`). `text` is
     # NULL after the erasure. The column `payments.metadata` has the metadata of payments that version 1 has stored.
@@ -177,7 +188,7 @@ METADATA: Final = (
     "INSERT INTO settings (erasures, emptied) VALUES (0, 0)",
 )
 # The statements that bring a database of each earlier version up to the next version.
-UPGRADES: Final = {1: (*FEED, *METADATA)}
+UPGRADES: Final = {1: (*FEED, *QUOTAS, *METADATA)}
 STATEMENTS: Final = (*VERSION_1, *(text for statements in UPGRADES.values() for text in statements))
 _CREATE: Final = re.compile(r"CREATE (TABLE|INDEX) (\w+)")
 # The names of the tables and indexes, such as "table payments". Queries name indexes, and fail if such an index is

@@ -25,8 +25,10 @@ from incoming_payments.stores.sqlite._file import DatabaseFile
 from incoming_payments.stores.sqlite._keys import find_creation, insert_creation
 from incoming_payments.stores.sqlite._list import Scan
 from incoming_payments.stores.sqlite._queue import DecideRaised
+from incoming_payments.stores.sqlite._quotas import AsyncSqliteQuotas, SqliteQuotas
 from incoming_payments.stores.sqlite._references import checked_member
 from incoming_payments.stores.sqlite._reindex import begin_reindex, reindex
+from incoming_payments.stores.sqlite._reservations import Reservations
 from incoming_payments.stores.sqlite._rows import Batch, Rows
 from incoming_payments.stores.sqlite._watch import OnStop
 
@@ -46,6 +48,7 @@ class _Store:
         report = None if observer is None else Reporter(observer)
         self._file = DatabaseFile(path, busy_s=busy_s, on_stop=on_stop, reference=reference)
         self._engine = Engine(self._file, report)
+        self._reservations = Reservations()
         weakref.finalize(self, self._engine.close, wait=False)
 
     @property
@@ -98,9 +101,10 @@ class SqliteStore(_Store):
     def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Store a new payment with its events and its idempotency key, or return the earlier record of the key.
 
-        Raises `PaymentExists` when a payment with this id exists.
+        Raises `PaymentExists` when a payment with this id exists, and `QuotaExceeded` when the `quotas` of this store
+        counted the payment, but another process has stored the last one that the client may have.
         """
-        return self._write(_insertion(decision))
+        return self._write(_insertion(decision, self._reservations))
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Return the record of the creation under `key` of `client`, or `None` if there is none or it has expired."""
@@ -152,6 +156,14 @@ class SqliteStore(_Store):
     def feed(self) -> SqliteFeed:
         """The `Feed` port of the events in this file, for all processes that open the file."""
         return SqliteFeed(self, self._engine)
+
+    def quotas(self, *, requests_per_minute: int | None = None, unpaid_payments: int | None = None) -> SqliteQuotas:
+        """Return a `Quotas` port that counts in this file, for all processes that open the file.
+
+        `None` means no quota. See `MemoryQuotas` for the quotas, and `SqliteQuotas` for the precision of the counts.
+        Raises `ConfigurationError` for an invalid argument.
+        """
+        return SqliteQuotas(self, self._engine, self._reservations, requests_per_minute, unpaid_payments)
 
     @property
     def erasure(self) -> SqliteErasure:
@@ -207,7 +219,7 @@ class AsyncSqliteStore(_Store):
 
     async def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Await the result of `SqliteStore.insert`."""
-        return await self._write(_insertion(decision))
+        return await self._write(_insertion(decision, self._reservations))
 
     async def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Await the result of `SqliteStore.find_creation`."""
@@ -249,6 +261,12 @@ class AsyncSqliteStore(_Store):
     def feed(self) -> AsyncSqliteFeed:
         """See `SqliteStore.feed`."""
         return AsyncSqliteFeed(self, self._engine)
+
+    def quotas(
+        self, *, requests_per_minute: int | None = None, unpaid_payments: int | None = None
+    ) -> AsyncSqliteQuotas:
+        """See `SqliteStore.quotas`."""
+        return AsyncSqliteQuotas(self, self._engine, self._reservations, requests_per_minute, unpaid_payments)
 
     @property
     def erasure(self) -> AsyncSqliteErasure:
@@ -321,9 +339,10 @@ def _load(id: PaymentId, rows: Rows) -> IncomingPayment:
     return rows.payment(id)
 
 
-def _insertion(decision: Decision[Any]) -> Callable[[Batch], KeyedCreation | None]:
+def _insertion(decision: Decision[Any], reservations: Reservations) -> Callable[[Batch], KeyedCreation | None]:
     payment = check_insert(decision)
-    return lambda rows: insert_creation(rows, payment, decision)
+    check = reservations.checks(payment)
+    return lambda rows: insert_creation(rows, payment, decision, check)
 
 
 def _update(id: PaymentId, decide: Decide[T], credit_id: CreditId | None, rows: Batch) -> T:

@@ -28,8 +28,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 def mark(connection: sqlite3.Connection, changes: Iterable[tuple[IncomingPayment, Sequence[Event]]]) -> bool:
     """Write which streams have new events. Return whether a consumer has a new event.
 
-    A stream without a row is handled up to the new events. While a registration passes over old events, that is not so
-    for the payments that it has not reached.
+    A stream without a row is handled up to the new events. The exceptions are payments that an incomplete registration
+    has not reached.
     """
     consumers = connection.execute(_SELECT).fetchall()
     if not consumers:

@@ -11,6 +11,9 @@ these faults:
 - The store fails before a commit, after a commit, or before a commit that still succeeds later. The store also rolls
   back, decides again, commits several updates together, or refuses all writes for a while.
 
+If the store has the property `feed`, two consumers lease the events of all payments, crash, and report results beside
+the traffic. Each event must arrive at least once, first arrivals must be in order, and a duplicate must be the same.
+
 After each step the simulation compares the answers and the content of the store with a ledger, to the minor unit. The
 ledger (`ledger.py`) does not use the library's own rules. At the end, each operation that got no answer is repeated.
 Then the totals of the senders, of the host and of the payments must agree.

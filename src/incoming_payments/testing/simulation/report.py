@@ -77,6 +77,10 @@ def _kinds() -> Iterator[str]:
     for outage in ("read-only", "full"):
         yield f"store became {outage}"
         yield f"write refused: the store is {outage}"
+    yield from ("delivery arrived", "delivery arrived again", "credits joined in a delivery")
+    yield from (f"result: {result}" for result in ("delivered", "failed", "released"))
+    yield from ("result refused: the lease was claimed again", "dead letter sent again")
+    yield from ("consumer crashed between claim and result", "consumer lost a delivery")
     yield from ("store committed a batch", "store lost a batch", "two concurrent updates of one payment")
 
 

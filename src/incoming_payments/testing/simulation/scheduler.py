@@ -14,6 +14,7 @@ from incoming_payments.flows.machinery.effects import UpdatePayment
 from incoming_payments.ilp.receive import Receiver
 from incoming_payments.ports import AsyncPaymentStore, PaymentStore
 from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.testing.simulation.consumers import Consumers
 from incoming_payments.testing.simulation.fixtures import METHODS
 from incoming_payments.testing.simulation.host import Sweep
 from incoming_payments.testing.simulation.ledger import Mismatch
@@ -70,6 +71,7 @@ class _Scheduler:
         self._ports = FaultyPorts(self.state, runner, self._tasks)
         self._started = 0
         self._processes = [self._start_process() for _ in range(PROCESSES)]
+        self._consumers = Consumers(self.state, self._ports, seed, self._processes[0])
 
     def add_account(self, account: Account) -> None:
         """Add a payment that a client has created, so that the traffic uses it."""
@@ -81,7 +83,9 @@ class _Scheduler:
         try:
             while state.steps < steps:
                 self._step()
+                self._consumers.step(self._processes[self.state.steps % PROCESSES])
             self._settle()
+            self._consumers.finish(self._processes[0])
             self._check_store()
             self._check_accounts()
         except Exception as error:
@@ -221,6 +225,7 @@ class _Scheduler:
         """Replace a process, with all its tasks, by a new process, which must find all committed data."""
         self.state.note(f"{process.name} crashes")
         self._traffic.note_crash()
+        self._consumers.crash(process)
         for task in list(process.tasks.values()):
             self._abandon(task)
         started = self._start_process()

@@ -24,8 +24,7 @@ from incoming_payments.limits import CLOCK_SKEW_S_DEFAULT, CONFIGURATION_BYTES_M
 from incoming_payments.server.config import files
 from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.config.sweep import SweepTable
-from incoming_payments.server.config.tables import TABLES
-from incoming_payments.service.quotas import MemoryQuotas
+from incoming_payments.server.config.tables import TABLES, QuotasTable
 
 JWK: Final = {
     "kty": "OKP",
@@ -144,6 +143,7 @@ Load = Callable[[str | bytes], Settings]
 def load(tmp_path: Path) -> Load:
     """Return a function that loads a configuration from the folder of its files."""
     (tmp_path / "client.jwk").write_text(json.dumps(JWK), "utf-8")
+    (tmp_path / "hook.txt").write_text("whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0", "ascii")
     for name, secret in zip(("new.hex", "old.hex"), SECRETS, strict=True):
         (tmp_path / name).write_text(secret.hex() + "\n", "ascii")
     for name, token in (PEER_TOKENS | CONSUMER_TOKENS).items():
@@ -177,7 +177,7 @@ def test_full_configuration_has_every_setting() -> None:
     document = tomllib.loads(FULL)
     rights = [right for token in document["token"] for right in token["rights"]]
     for table in TABLES:
-        if table.name in {"authorization_server", "wallet_addresses"}:  # these have their own tests
+        if table.name in {"authorization_server", "wallet_addresses", "webhooks"}:  # these have their own tests
             continue
         found = rights if table.name == "rights" else document.get(table.name, document)
         given = set().union(*found) if isinstance(found, list) else set(found)
@@ -233,7 +233,7 @@ def test_optional_settings_have_documented_defaults(load: Load, tmp_path: Path) 
     assert (policy, tmp_path / "payments.sqlite3") == (settings.policy, settings.given.database)
     listen, log = settings.given.listen, settings.given.log
     assert (listen.host, listen.port, listen.mount) == ("127.0.0.1", 8080, None)
-    assert (listen.health, listen.metrics_port, settings.quotas) == (True, None, None)
+    assert (listen.health, listen.metrics_port, settings.given.quotas) == (True, None, QuotasTable())
     assert (log.explain_signatures, log.format, log.access) == (False, "text", False)
     assert (settings.given.reference, settings.given.sweep) == (None, SweepTable(interval_s=15))
     assert settings.wallet_addresses.find(wallet_address_url("https://bank.example/bob")) is None
@@ -291,6 +291,11 @@ CONSUMER: Final = '[events]\nport = 8081\n[[consumer]]\nname = "l"\ntoken_files 
         (CONSUMER + "start = 'later'", "consumer[0].start", "must be 'beginning' or 'now'"),
         (CONSUMER.replace('"ledger.txt"', ""), "consumer[0].token_files", "must name 1 to 8 files, but names 0"),
         (
+            CONSUMER + '[[webhooks]]\nname = "l"\nurl = "https://a.example"\nsecret_files = ["hook.txt"]',
+            "consumer[0].name",
+            "holds the same value as webhooks[0].name: give each consumer a name of its own",
+        ),
+        (
             CONSUMER + CONSUMER.partition("8081")[2],
             "consumer[1].name",
             "holds the same value as consumer[0].name: give each consumer a name of its own",
@@ -323,10 +328,11 @@ def test_service_without_peers_accepts_no_packets(load: Load) -> None:
 
 
 def test_quotas_are_loaded(load: Load) -> None:
-    """Each quota may be set alone. The quotas of a configuration that is read again are equal, but count from zero."""
-    assert load(FULL).quotas == MemoryQuotas(requests_per_minute=600, unpaid_payments=50)
-    assert load(LEAST + "[quotas]\nunpaid_payments = 7").quotas == MemoryQuotas(unpaid_payments=7)
-    assert load(LEAST + "[quotas]").quotas is None
+    """Each quota may be set alone, also with several workers."""
+    assert load(FULL).given.quotas == QuotasTable(requests_per_minute=600, unpaid_payments=50)
+    assert load(LEAST + "[quotas]\nunpaid_payments = 7").given.quotas == QuotasTable(unpaid_payments=7)
+    several = load(LEAST + "[quotas]\nunpaid_payments = 7\n[listen]\nworkers = 2").given
+    assert (several.quotas.unpaid_payments, several.listen.workers) == (7, 2)
 
 
 def test_each_worker_has_a_port_for_metrics(load: Load) -> None:
@@ -550,7 +556,6 @@ WRONG: Final = [
     ("workers", "workers = 0", "listen.workers", "must be an integer from 1 to 64, not 0"),
     ("reference", 'reference = ""', "reference", "must have 1 to 255 characters"),
     ("interval_s", "interval_s = 0", "sweep.interval_s", "must be an integer from 1 to 3600, not 0"),
-    ("workers", "workers = 2", "listen.workers", "is 2, but [quotas] needs a single process, because each worker"),
     ("metrics_port", "metrics_port = 65536", "listen.metrics_port", "must be an integer from 1 to 65535, not 65536"),
     ("unpaid_payments", "unpaid_payments = 501", "quotas.unpaid_payments", "must be an integer from 1 to 500, not 501"),
     ("requests_per_minute", "requests_per_minute = 0", "quotas.requests_per_minute", "must be an integer from 1 to"),

@@ -179,7 +179,7 @@ def test_service_that_does_not_start_ends_the_demo(
     output = capfd.readouterr()
     assert " 2  " not in output.out
     assert "The service did not start:\n" in output.err
-    assert "quotas.colour is not a setting" in output.err
+    assert "colour is not a setting" in output.err
     assert "Traceback" not in output.err
 
 

@@ -19,7 +19,7 @@ import pytest
 from incoming_payments.domain.feed import Consumer, ConsumerName, Delivered, Delivery, Start
 from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import InvalidValue, StoreUnusable
-from incoming_payments.limits import FEED_ROWS_MAX
+from incoming_payments.limits import CLAIM_EVENTS_MAX, FEED_ROWS_MAX
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import NOW, a_creation, a_wallet_address, crediting
 from incoming_payments.testing._feed_hooks import (
@@ -278,6 +278,25 @@ def test_a_claim_passes_over_many_streams_that_a_new_filter_excludes(store: Sqli
     for _ in range(3):
         found += claim(store.feed, after_s=1, limit=1)
     assert [delivery.payload for delivery in found] == [b"2"]
+
+
+def test_a_claim_takes_a_bounded_number_of_events(path: Path) -> None:
+    """Other writes wait for a claim. Large deliveries come in several claims, and so do their next attempts."""
+    count = CLAIM_EVENTS_MAX // 2 + 1
+    names = [CreditId(f"wire-{number}") for number in range(count)]
+    creations = [a_creation() for _ in range(3)]
+    ids = {creation.answer.id for creation in creations}
+    store = AsyncSqliteStore(path)
+    in_one_batch(store.feed.register(Consumer(name=LEDGER, kinds=["credited"]), Start.NOW, NOW))
+    in_one_batch(*map(store.insert, creations))
+    for id in ids:
+        in_one_batch(*(store.update(id, crediting(name, 1), name) for name in names))
+    asyncio.run(store.close())
+    with SqliteStore(path) as sync:
+        for after_s in (0, 60):
+            claims = [claim(sync.feed, after_s=after_s) for _ in range(2)]
+            assert [[len(delivery.events) for delivery in one] for one in claims] == [[count, count], [count]]
+            assert {delivery.payment_id for one in claims for delivery in one} == ids
 
 
 # --- damage ---

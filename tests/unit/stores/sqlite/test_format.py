@@ -14,6 +14,7 @@ from kits.sqlite_jobs import rows
 
 SCHEMAS = {  # the SHA-256 of the statements in a new file without white space, by version
     1: "631c3ea913d42c22dd1e4fc5bd62b22826318e9d3cddc889ce8c134d75766371",
+    2: "52e2a0b5a33e3688cbce95326f2cbb7ed7e32847e6eb6c0530132a88197a7fc5",
 }
 MICROS = int(NOW.timestamp()) * 1_000_000 + NOW.microsecond
 

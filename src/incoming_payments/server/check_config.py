@@ -1,0 +1,33 @@
+"""`incoming-payments check-config`: check a configuration without a start of the service."""
+
+import sys
+from pathlib import Path
+
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.server.config.settings import load_settings
+from incoming_payments.server.connections import Connections
+from incoming_payments.server.output import say
+from incoming_payments.server.report import print_json
+
+
+def check_config(path: Path, *, as_json: bool) -> int:
+    """Check the configuration at `path` with its files, print the result, and return the exit status.
+
+    The command opens no database and no connection. Raises `ConfigurationError` for a wrong configuration, unless the
+    result is printed as JSON.
+    """
+    try:
+        settings = load_settings(path)
+        Connections(settings.given)
+    except ConfigurationError as error:
+        if not as_json:
+            raise
+        print_json({"isValid": False, "error": error.description, "warnings": []})
+        return 1
+    if as_json:
+        print_json({"isValid": True, "error": None, "warnings": settings.warnings})
+        return 0
+    for warning in settings.warnings:
+        say(f"incoming-payments: warning: {warning}", sys.stderr)
+    print(f"{path} is valid.")
+    return 0

@@ -1,0 +1,199 @@
+"""The operator commands: `list`, `show`, `dead-letters`, `redeliver` and `check-config`."""
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from incoming_payments.domain.feed import Consumer, Failed, Start, consumer_name
+from incoming_payments.domain.payment import CreditId, PaymentId
+from incoming_payments.server.command import main
+from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET
+from incoming_payments.stores.sqlite import SqliteStore
+from incoming_payments.testing import a_creation, crediting
+
+NOW = datetime.now(UTC)
+METADATA = '{"note":"\\u001b[31mred [bold]"}'
+
+
+@pytest.fixture
+def paid(folder: Path) -> PaymentId:
+    """Return a payment with two credits, and two dead letters of the consumer `ledger`."""
+    with SqliteStore(folder / "payments.sqlite3") as store:
+        store.feed.register(Consumer(name="ledger", joins_credits=False), Start.BEGINNING, NOW)
+        store.feed.register(Consumer(name="shop"), Start.BEGINNING, NOW)
+        created = a_creation(limit=900, metadata=METADATA, now=NOW)
+        store.insert(created)
+        for number in (1, 2):
+            store.update(created.answer.id, crediting(f"wire-{number}", 450, now=NOW), CreditId(f"wire-{number}"))
+        store.insert(a_creation(now=NOW - timedelta(days=1)))
+        until = NOW + timedelta(minutes=1)
+        for _ in range(2):
+            for delivery in store.feed.claim(
+                consumer_name("ledger"), lambda _: b"payload", now=NOW, until=until, limit=9
+            ):
+                store.feed.settle(delivery, Failed(error="boom\x1b[0m", retry_at=NOW, is_last=True), NOW)
+        return created.answer.id
+
+
+def run(folder: Path, *arguments: str, status: int = 0) -> None:
+    """Run a command with the configuration in `folder`, and check its exit status."""
+    assert main([*arguments, "--config", str(folder / CONFIGURATION)]) == status
+
+
+def answer(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> Any:
+    """Return the JSON that a command prints."""
+    run(folder, *arguments, "--json")
+    return json.loads(capsys.readouterr().out)
+
+
+def test_payments_are_listed(paid: PaymentId, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The newest payment comes first. Filters select payments."""
+    newest, oldest = answer(capsys, folder, "list")
+    assert (newest["id"], newest["state"], oldest["state"]) == (paid, "completed", "pending")
+    assert newest["receivedAmount"] == {"value": "900", "assetCode": "USD", "assetScale": 2}
+    assert (newest["metadata"], oldest["metadata"], oldest["incomingAmount"]) == (json.loads(METADATA), None, None)
+    wallet, client = newest["walletAddress"], newest["client"]
+    for filters, count in (
+        (["--state", "completed"], 1),
+        (["--wallet-address", wallet], 2),
+        (["--client", client], 2),
+        (["--client", "https://nobody.example/"], 0),
+        (["--limit", "1"], 1),
+    ):
+        assert len(answer(capsys, folder, "list", *filters)) == count
+    run(folder, "list")
+    table = capsys.readouterr().out
+    assert "2 payments, newest first" in table
+    assert paid in table
+    assert "900 USD/2" in table
+
+
+def test_a_payment_is_shown(paid: PaymentId, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`show` has the credits, events and deliveries. Control characters of clients do not reach the terminal."""
+    shown = answer(capsys, folder, "show", paid)
+    assert shown["payment"]["id"] == paid
+    assert [(credit["creditId"], credit["amount"]["value"]) for credit in shown["credits"]] == [
+        ("wire-1", "450"),
+        ("wire-2", "450"),
+    ]
+    assert [event["kind"] for event in shown["events"]] == ["created", "credited", "credited", "completed"]
+    assert [(each["consumer"], each["state"], each["error"]) for each in shown["deliveries"]][:1] == [
+        ("ledger", "dead", "boom\x1b[0m")
+    ]
+    run(folder, "show", paid)
+    table = capsys.readouterr().out
+    for text in (
+        "payment",
+        "credits",
+        "wire-2",
+        "events",
+        "completed",
+        "deliveries",
+        "boom\\x1b[0m",
+        "\\u001b[31mred [bold]",
+    ):
+        assert text in table
+    assert "\x1b" not in table
+
+
+def test_dead_letters_are_sent_again(paid: PaymentId, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator lists dead letters, and makes one of them or all of them due again."""
+    letters = answer(capsys, folder, "dead-letters")
+    assert letters == answer(capsys, folder, "dead-letters", "ledger")
+    assert answer(capsys, folder, "dead-letters", "shop") == []
+    assert {letter["state"] for letter in letters} == {"dead"}
+    assert len(letters) == 3
+    run(folder, "dead-letters")
+    table = capsys.readouterr().out
+    assert "3 dead letters" in table
+    assert f"{paid}_1_1" in table
+
+    assert answer(capsys, folder, "redeliver", "ledger", f"{paid}_1_1") == {"consumer": "ledger", "redelivered": 1}
+    assert len(answer(capsys, folder, "dead-letters")) == 2
+    run(folder, "redeliver", "ledger", "--all")
+    assert "2 deliveries of ledger are due again." in capsys.readouterr().out
+    assert answer(capsys, folder, "dead-letters") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["list", "--limit", "0"], "limit must be"),
+        (["list", "--wallet-address", "alice"], "walletAddress must be an absolute http or https URL"),
+        (["show", "x"], "a payment id must be a UUID"),
+        (["show", "019b76da-a800-7000-8000-000000000000"], "there is no payment 019b76da"),
+        (["dead-letters", "nobody"], "the feed has no consumer nobody"),
+        (["redeliver", "ledger", "x"], "'x' is no id of a delivery: give an id that `incoming-payments dead-letters`"),
+        (["redeliver", "shop", "019b76da-a800-7000-8000-000000000000_1_1"], "019b76da"),
+    ],
+)
+@pytest.mark.usefixtures("paid")
+def test_errors_have_status_1(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    """The message names the argument at fault."""
+    run(folder, *arguments, status=1)
+    error = capsys.readouterr().err
+    assert error.startswith("incoming-payments: ")
+    assert says in error
+
+
+@pytest.mark.parametrize("command", [["list"], ["dead-letters"], ["redeliver", "ledger", "--all"]])
+def test_a_missing_database_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    """An operator command creates no database."""
+    run(folder, *command, status=1)
+    assert "database: " in (error := capsys.readouterr().err)
+    assert "does not exist: correct the path of the database" in error
+    assert not (folder / "payments.sqlite3").exists()
+
+
+@pytest.mark.parametrize("arguments", [["list", "--state", "paid"], ["show"], ["redeliver", "ledger"]])
+def test_wrong_usage_has_status_2(arguments: list[str]) -> None:
+    """argparse prints the usage."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+
+
+def test_a_configuration_is_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`check-config` prints the warnings, or the error. It opens no database."""
+    assert answer(capsys, folder, "check-config")["isValid"] is True
+    (folder / CONFIGURATION).chmod(0o644)
+    run(folder, "check-config")
+    output = capsys.readouterr()
+    assert f"{folder / CONFIGURATION} is valid." in output.out
+    assert "incoming-payments: warning: " in output.err
+    text = (folder / CONFIGURATION).read_text("utf-8")
+    (folder / CONFIGURATION).write_text(text.replace("[listen]", "[listen]\nworkers = 0"), "utf-8")
+    run(folder, "check-config", status=1)
+    assert "listen.workers must be an integer from 1 to 64, not 0" in capsys.readouterr().err
+    run(folder, "check-config", "--json", status=1)
+    wrong = json.loads(capsys.readouterr().out)
+    assert (wrong["isValid"], wrong["warnings"]) == (False, [])
+    assert "listen.workers" in wrong["error"]
+    assert not (folder / "payments.sqlite3").exists()
+
+
+def test_no_output_has_a_secret(paid: PaymentId, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither tables nor JSON contain tokens, server secrets or payloads."""
+    for command in (["list"], ["show", paid], ["dead-letters"], ["check-config"]):
+        for form in ([], ["--json"]):
+            run(folder, *command, *form)
+    output = capsys.readouterr()
+    for name in (PEER_TOKEN, SERVER_SECRET):
+        assert (folder / name).read_text("utf-8").strip() not in output.out + output.err
+    assert "payload" not in output.out
+
+
+def test_tables_need_rich(
+    paid: PaymentId, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the extra. JSON needs no library."""
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    run(folder, "list", status=1)
+    assert "tables need rich: run pip install 'incoming-payments[serve]', or use --json" in capsys.readouterr().err
+    assert answer(capsys, folder, "list")[0]["id"] == paid
