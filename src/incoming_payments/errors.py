@@ -372,7 +372,7 @@ class ApprovalRequired(IncomingPaymentsError, code="approval_required"):
 
 
 class RetryLater(IncomingPaymentsError, code="retry_later"):
-    """A handler of deliveries asks for the next attempt after `after_s` seconds, or later. The log shows the description.
+    """A handler of deliveries asks for the next attempt after `after_s` seconds, or later. The log has the description.
 
     >>> RetryLater("the core ledger is closed until midnight", after_s=3600).after_s
     3600.0

@@ -297,28 +297,6 @@ class BlocksBehindRenderers(MemoryFeed):
 # --- dead letters ---
 
 
-class BlocksBehindRenderers(MemoryFeed):
-    """Lets a renderer that raises for one stream hold back all others."""
-
-    def claim(
-        self, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
-    ) -> Sequence[Delivery]:
-        """Raise the first exception."""
-        errors: list[Exception] = []
-
-        def noting(events: Sequence[FeedEvent]) -> bytes:
-            try:
-                return render(events)
-            except Exception as error:
-                errors.append(error)
-                raise
-
-        claimed = super().claim(name, noting, now=now, until=until, limit=limit)
-        if errors:
-            raise errors[0]
-        return claimed
-
-
 class BlocksBehindDeadLetters(MemoryFeed):
     """Keeps the stream of a dead letter open."""
 

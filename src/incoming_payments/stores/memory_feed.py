@@ -35,7 +35,6 @@ from incoming_payments.ports import Render
 
 T = TypeVar("T")
 Key = str | tuple[str | int, ...]
-
 _CONSUMERS: Final = ("consumers",)
 _FAR: Final = datetime.max.replace(tzinfo=UTC)
 
@@ -52,8 +51,8 @@ class _Member:
 class _Stream:
     """The row of a stream with events that the consumer has not handled, under ("stream", name, payment).
 
-    `acknowledged` is the version up to which the events are handled, and `head` the version of the last event that the
-    filter admits. An open stream has a delivery that has not ended.
+    The events up to the version `acknowledged` are handled. `head` is the version of the last event that the filter
+    admits. An open stream has a delivery that has not ended.
     """
 
     acknowledged: int
@@ -207,11 +206,10 @@ class MemoryFeed:
     def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Store what follows from `result`, and return true. If the lease is lost, return false."""
         with self._lock:
-            name, payment, first = delivery.consumer, delivery.payment_id, delivery.first_version
-            row = self._rows.get(("delivery", name, payment, first))
+            row = self._rows.get(("delivery", delivery.consumer, delivery.payment_id, delivery.first_version))
             if row is None or row.lease != delivery.lease:
                 return False
-            member = self._member(name)
+            member = self._member(delivery.consumer)
             settled = settle(member.consumer, member.health, row.record.attempts, result, now)
             record = evolve(
                 row.record,
@@ -219,7 +217,7 @@ class MemoryFeed:
                 due_at=settled.due_at,
                 ending=settled.ending,
                 ended_at=None if settled.ending is None else now,
-                error=row.record.error if settled.error is None else settled.error,
+                error=settled.error or row.record.error,
             )
             changes = self._with(evolve(member, health=settled.health))
             changes[_key_of(row)] = evolve(row, record=record, lease=None)

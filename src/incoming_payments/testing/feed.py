@@ -41,7 +41,6 @@ from incoming_payments.domain.feed import (
     Ending,
     FeedEvent,
     Lease,
-    LeasedDelivery,
     Released,
     Start,
 )
@@ -54,6 +53,7 @@ from incoming_payments.testing._feed_hooks import (
     MINUTE,
     claim,
     failed,
+    leased,
     register_all,
     settle_all,
 )
@@ -181,16 +181,9 @@ class FeedContract(ConsumerContract):
         for kind in ("created", "credited"):
             [held] = claim(feed)
             assert held.events[0].kind == kind
-            leased = LeasedDelivery(
-                consumer=held.consumer,
-                payment_id=held.payment_id,
-                first_version=held.first_version,
-                attempt=held.attempt,
-                lease=held.lease,
-            )
-            assert not feed.settle(evolve(leased, lease=Lease(bytes(16))), Delivered(), NOW)
-            assert feed.settle(leased, Delivered(), NOW)
-            assert not feed.settle(leased, Delivered(), NOW)
+            assert not feed.settle(leased(evolve(held, lease=Lease(bytes(16)))), Delivered(), NOW)
+            assert feed.settle(leased(held), Delivered(), NOW)
+            assert not feed.settle(leased(held), Delivered(), NOW)
         assert not claim(feed, after_s=1000)
 
     def test_a_failed_attempt_is_repeated_at_its_time(self, store: PaymentStore, feed: Feed) -> None:

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from incoming_payments.errors import SignatureRefused
 from incoming_payments.httpsig.codes import Code
-from incoming_payments.httpsig.explain._case import Case, Cause, open_case, ReadSignature
+from incoming_payments.httpsig.explain._case import Case, Cause, ReadSignature, open_case
 from incoming_payments.httpsig.explain._hypotheses import HYPOTHESES, Hypothesis, find_causes
 from incoming_payments.httpsig.verify import Evidence
 from incoming_payments.limits import EXPLAIN_CHARS_MAX, EXPLAIN_VALUE_CHARS_MAX
