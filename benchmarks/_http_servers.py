@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,7 @@ from incoming_payments.gnap import AccessTokenInfo, TokenQuery
 from incoming_payments.hosts.asgi import AsgiApplication
 from incoming_payments.outbound.introspection import AsyncHttpIntrospector
 from incoming_payments.server.background import beating, with_tasks
-from incoming_payments.server.listeners import open_listeners
+from incoming_payments.server.listeners import Listeners, open_listeners
 from incoming_payments.server.serve import http_config
 from incoming_payments.server.workers import run_workers
 from incoming_payments.stores.sqlite import AsyncSqliteStore
@@ -115,9 +114,9 @@ def serve(folder: Path, port: int, asked: int, *, workers: int, cache_s: float, 
     gc.freeze()
     with open_listeners("127.0.0.1", port, workers) as listeners:
 
-        def work(_: int, listener: socket.socket, beat: Callable[[], None]) -> int:
+        def work(_: int, own: Listeners, beat: Callable[[], None]) -> int:
             server.config.app = with_tasks(served, beating(beat))
-            server.run(sockets=[listener])
+            server.run(sockets=list(own))
             return 0
 
         run_workers(listeners, work, on_hangup=lambda: None)

@@ -18,7 +18,7 @@ from attrs import frozen
 
 from _durable import IN_FLIGHT, credit_ids
 from incoming_payments import Amount, Asset, AsyncIncomingPayments, AsyncPorts, ServicePolicy
-from incoming_payments.domain.feed import Delivered, Delivery, Failed, Result, consumer_name
+from incoming_payments.domain.feed import Delivered, Delivery, Failed, LeasedDelivery, Result, consumer_name
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.domain.retry import RetryPolicy
 from incoming_payments.outbound.webhooks import WebhookEndpoint, async_webhooks
@@ -134,10 +134,10 @@ class TimedFeed(AsyncSqliteFeed):
         super().__init__(store, store.feed._engine)
         self.board = board
 
-    async def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    async def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Await the result of `AsyncSqliteFeed.settle`."""
         is_stored = await super().settle(delivery, result, now)
-        if is_stored and delivery.consumer.startswith("good-"):
+        if is_stored and isinstance(delivery, Delivery) and delivery.consumer.startswith("good-"):
             if isinstance(result, Delivered):
                 self.board.acknowledged(delivery)
             elif isinstance(result, Failed) and result.is_last:

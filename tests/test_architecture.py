@@ -310,7 +310,9 @@ PROTOCOLS: Final = {
 TESTED_BY: Final = {
     f"{PACKAGE}.domain.quotas": "service/test_quotas.py",
     f"{PACKAGE}.flows.machinery.ports": "test_mistakes.py",
+    f"{PACKAGE}.flows.pull": "endpoints/test_pull.py",
     f"{PACKAGE}.httpsig.fast": "property/test_httpsig.py",
+    f"{PACKAGE}.server.config.events": "server/config/test_settings.py",
     f"{PACKAGE}.server.check_config": "server/test_operating.py",
     f"{PACKAGE}.server.config.webhooks": "server/test_webhooks.py",
     f"{PACKAGE}.server.database": "server/test_backup.py",

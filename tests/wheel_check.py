@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import incoming_payments
-from incoming_payments.endpoints.openapi import openapi_document, webhook_schema
+from incoming_payments.endpoints.openapi import openapi_document, pull_document, webhook_schema
 
 OPTIONAL = [
     "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "opentelemetry",
@@ -51,6 +51,7 @@ def main() -> None:
     assert "incoming_payments/endpoints/openapi.json" in files
     policy = incoming_payments.ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
     assert openapi_document(policy)["servers"] == [{"url": "https://bank.example"}]
+    assert pull_document()["info"]["title"] == "Events of incoming payments"
     assert webhook_schema()["title"] == "Webhooks of incoming payments"
     assert any(path.endswith("licenses/LICENSE") for path in files), files
     command = [sys.executable, "-m", "incoming_payments.server.command", "--help"]

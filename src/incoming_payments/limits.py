@@ -92,6 +92,13 @@ PROBE_S_MIN: Final = 5.0  # the shortest pause between attempts for a consumer t
 PROBE_S_MAX: Final = 300.0  # the longest pause, so that a consumer that works again gets its events within minutes
 DEAD_LETTERS_MAX: Final = 1000  # dead letters in one answer
 
+# --- pulling events over HTTP ---
+PULL_BODY_BYTES_MAX: Final = 16 * 1024  # the body of a request, which has a lease and an error
+PULLED_DELIVERIES_DEFAULT: Final = 10  # deliveries of one claim
+PULL_LEASE_S_DEFAULT: Final = 60  # the time to handle one claim
+PULL_LEASE_S_MIN: Final = 10  # the shortest lease; a claim may wait for the store for half of this time
+PULL_ERROR_CHARS_MAX: Final = 2000  # the length of an error in a request; the store keeps its beginning
+
 # --- JSON ---
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter of this size
 JSON_DEPTH_MAX: Final = 32  # levels of a whole body, so that the parser stays below its recursion limit
@@ -273,6 +280,11 @@ for _smaller, _larger, _why in (
     (ATTEMPT_S_MAX + LEASE_MARGIN_S_DEFAULT, LEASE_S_MAX, "a lease is longer than an attempt"),
     (POLL_S_DEFAULT, POLL_S_MAX, "the default time must be a valid setting"),
     (PROBE_S_MIN, PROBE_S_MAX, "the shortest pause must not be longer than the longest pause"),
+    (PULLED_DELIVERIES_DEFAULT, DELIVERIES_CLAIMED_MAX, "the default number must be a valid one"),
+    (PULL_LEASE_S_DEFAULT, LEASE_S_MAX, "the default time must be a valid one"),
+    (STORE_BUSY_S_MAX, PULL_LEASE_S_MIN, "a new lease must not have ended"),
+    (6 * PULL_ERROR_CHARS_MAX, PULL_BODY_BYTES_MAX, "each character of an error may be escaped"),
+    (DELIVERY_ERROR_CHARS_MAX, PULL_ERROR_CHARS_MAX, "an error that the store keeps must be valid"),
     (1 + SWEEP_PAYMENTS_MAX, FLOW_STEPS_MAX, "a sweep needs one effect, and one more for each payment"),
     (QUOTA_UNPAID_MAX + 100, FLOW_STEPS_MAX, "a create may load each unpaid payment"),
     (APPROVAL_S_DEFAULT, APPROVAL_S_MAX, "the default bound must be a valid setting"),

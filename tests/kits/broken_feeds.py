@@ -20,6 +20,7 @@ from incoming_payments.domain.feed import (
     Failed,
     FeedEvent,
     Health,
+    LeasedDelivery,
     Released,
     Result,
     Start,
@@ -77,7 +78,7 @@ class ClaimsWithoutTheLock(MemoryFeed):
 class LetsOldHoldersSettle(MemoryFeed):
     """Does not compare the lease."""
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Take the lease of the row."""
         row = self._rows.get(("delivery", delivery.consumer, delivery.payment_id, delivery.first_version))
         return super().settle(evolve(delivery, lease=row.lease) if row else delivery, result, now)
@@ -98,7 +99,7 @@ class NeverEndsLeases(MemoryFeed):
 class CountsReleases(MemoryFeed):
     """Counts a lease without an attempt."""
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Store a release as a failure."""
         return super().settle(delivery, Failed(error="", retry_at=now) if result == Released() else result, now)
 
@@ -106,7 +107,7 @@ class CountsReleases(MemoryFeed):
 class ForgetsErrors(MemoryFeed):
     """Keeps the error of the last attempt only if that one failed."""
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Remove the error of an earlier attempt."""
         is_settled = super().settle(delivery, result, now)
         key: Key = ("delivery", delivery.consumer, delivery.payment_id, delivery.first_version)
@@ -118,7 +119,7 @@ class ForgetsErrors(MemoryFeed):
 class LosesRetries(MemoryFeed):
     """Takes a failure as the end."""
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Acknowledge a failed delivery."""
         return super().settle(delivery, Delivered() if isinstance(result, Failed) else result, now)
 
@@ -423,7 +424,7 @@ class CountsAttemptsWhileDown(MemoryFeed):
 class ForgetsHealth(MemoryFeed):
     """Does not disable a consumer."""
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Store the result without the health."""
         answer = super().settle(delivery, result, now)
         if member := self._members().get(delivery.consumer):
@@ -484,7 +485,7 @@ class LosesClaimsOfDeadProcesses(SqliteFeed):
             super().settle(delivery, Delivered(), now)
         return claimed
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:  # noqa: ARG002 - the port
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:  # noqa: ARG002 - the port
         """Claim success."""
         return True
 

@@ -237,6 +237,17 @@ class Delivery:
         return delivery_id(self.payment_id, self.first_version, self.last_version)
 
 
+@frozen(kw_only=True)
+class LeasedDelivery:
+    """The part of a `Delivery` that settles it, for a holder of a lease who keeps no events."""
+
+    consumer: ConsumerName
+    payment_id: PaymentId
+    first_version: int
+    attempt: int
+    lease: Lease = field(repr=False)
+
+
 def delivery_id(payment_id: PaymentId, first_version: int, last_version: int) -> str:
     """Return the id of the delivery of these events. A consumer gets no other delivery with one of these events.
 

@@ -1,6 +1,7 @@
-"""The OpenAPI document of the service, and the JSON Schema of its webhooks.
+"""The OpenAPI documents of the service and of its events, and the JSON Schema of its webhooks.
 
-`docs/openapi.py` writes the OpenAPI document to `openapi.json` in this package. The schema is `webhooks.json`.
+`docs/openapi.py` writes the OpenAPI document of the service to `openapi.json` in this package. The document of the
+events is `pull.json`, without the schema of an event, which is `webhooks.json`.
 """
 
 import json
@@ -10,6 +11,7 @@ from typing import Any, Final
 from incoming_payments.flows.policy import COLLECTION_PATH, ServicePolicy
 
 _TEXT: Final = files(__package__).joinpath("openapi.json")
+_PULL: Final = files(__package__).joinpath("pull.json")
 _WEBHOOKS: Final = files(__package__).joinpath("webhooks.json")
 
 
@@ -42,3 +44,16 @@ def webhook_schema() -> dict[str, Any]:
     """
     schema: dict[str, Any] = json.loads(_WEBHOOKS.read_text("utf-8"))
     return schema
+
+
+def pull_document() -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of the requests with which a consumer pulls its events.
+
+    >>> list(pull_document()["paths"])
+    ['/events/claim', '/events/acknowledge', '/events/fail']
+    """
+    document: dict[str, Any] = json.loads(_PULL.read_text("utf-8"))
+    event: dict[str, Any] = json.loads(_WEBHOOKS.read_text("utf-8").replace("#/$defs/", "#/components/schemas/"))
+    document["components"]["schemas"] |= {**event.pop("$defs"), "event": event}
+    del event["$schema"]
+    return document

@@ -9,16 +9,15 @@ a token has a minimum length, the service stores only its digest, and the time o
 tokens.
 """
 
-import hmac
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from hashlib import sha256
 from typing import Final
 
 from attrs import field, frozen
 
 from incoming_payments.domain.checks import all_of, instance
+from incoming_payments.endpoints._bearer import BearerTokens, digests_of
 from incoming_payments.endpoints.open_payments import (
     Request,
     Response,
@@ -35,7 +34,7 @@ from incoming_payments.gnap.token import AccessToken
 from incoming_payments.ilp.ildcp import Peer
 from incoming_payments.ilp.packet import ErrorCode, encode
 from incoming_payments.ilp.receive import Receiver
-from incoming_payments.limits import ILP_PREPARE_BYTES_MAX, PEER_TOKEN_CHARS_MIN, PEER_TOKENS_MAX
+from incoming_payments.limits import ILP_PREPARE_BYTES_MAX
 
 ILP_PATH: Final = "/ilp"  # the default path below the base URL
 ILP_MEDIA_TYPE: Final = "application/octet-stream"
@@ -43,20 +42,13 @@ ILP_MEDIA_TYPE: Final = "application/octet-stream"
 _MEDIA_TYPES: Final = (ILP_MEDIA_TYPE, "application/ilp+octet-stream")
 _HEADERS: Final = (("Content-Type", ILP_MEDIA_TYPE),)
 
-_BEARER: Final = re.compile(r"bearer +([a-z0-9\-._~+/]+=*)", re.IGNORECASE)  # RFC 6750 §2.1
 # A path (RFC 3986 §3.3) with no empty segments, no dot segments and no percent-encoding, so that each path has one
 # form.
 _PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@\-]+)+")
-_LOOKUP_BYTES: Final = 16  # The first half of a digest selects the peer. The rest is compared in constant time.
 
 
 def _digests(tokens: Iterable[AccessToken]) -> tuple[bytes, ...]:
-    tokens = all_of(AccessToken, tokens, member="tokens")
-    if not 1 <= len(tokens) <= PEER_TOKENS_MAX:
-        raise InvalidValue(f"a peer must have 1 to {PEER_TOKENS_MAX} tokens: add or remove tokens", member="tokens")
-    if any(len(token.value) < PEER_TOKEN_CHARS_MIN for token in tokens):
-        raise InvalidValue(f"a peer token must be at least {PEER_TOKEN_CHARS_MIN} random characters", member="tokens")
-    return tuple(token.digest for token in tokens)
+    return digests_of(tokens, "peer")
 
 
 @frozen
@@ -91,7 +83,7 @@ class PacketPolicy:
 
     peers: tuple[HttpPeer, ...] = field(converter=_peers)
     path: str = field(default=ILP_PATH)
-    _peers_by_digest: Mapping[bytes, tuple[bytes, Peer]] = field(init=False, eq=False, repr=False)
+    _tokens: BearerTokens[Peer] = field(init=False, eq=False, repr=False)
 
     @path.validator
     def _check_path(self, _: object, path: object) -> None:
@@ -103,13 +95,10 @@ class PacketPolicy:
                 f"path must not be below {COLLECTION_PATH}, which is the path of payments", member="path"
             )
 
-    @_peers_by_digest.default
-    def _index_digests(self) -> dict[bytes, tuple[bytes, Peer]]:
+    @_tokens.default
+    def _index_tokens(self) -> BearerTokens[Peer]:
         digests = [(digest, account.peer) for account in self.peers for digest in account.digests]
-        index = {digest[:_LOOKUP_BYTES]: (digest[_LOOKUP_BYTES:], peer) for digest, peer in digests}
-        if len(index) < len(digests):
-            raise InvalidValue("a token is listed twice: list each token only once", member="peers")
-        return index
+        return BearerTokens.of(digests, member="peers")
 
     def sender_of(self, head: Request) -> Peer:
         """Return the peer that sends this request. A host can call this method before it reads the body.
@@ -127,16 +116,7 @@ class PacketPolicy:
 
         Raises `HttpRefused` with 401 when there is no bearer token, or when no peer has this token.
         """
-        if not values:
-            raise _unauthorized("token_missing", "send the header field Authorization: Bearer <token>")
-        bearer = _BEARER.fullmatch(values[0])
-        if bearer is None or len(values) > 1:
-            raise _unauthorized("invalid_token", "send exactly one header field Authorization: Bearer <token>")
-        digest = sha256(bearer[1].encode("ascii")).digest()
-        rest, peer = self._peers_by_digest.get(digest[:_LOOKUP_BYTES], (b"", None))
-        if peer is None or not hmac.compare_digest(rest, digest[_LOOKUP_BYTES:]):
-            raise _unauthorized("invalid_token", "the token does not belong to a known peer")
-        return peer
+        return self._tokens.holder_of(values, unknown="the token does not belong to a known peer")
 
 
 @flow
@@ -170,7 +150,3 @@ def receive_packet_body(
 def internal_reject(receiver: Receiver) -> Response:
     """Return the response for a failure of a port or of this library. Its T00 lets the peer retry."""
     return Response(200, _HEADERS, encode(receiver.reject(ErrorCode.INTERNAL_ERROR, "try again later")))
-
-
-def _unauthorized(code: str, description: str) -> HttpRefused:
-    return HttpRefused(401, code, description, headers=(("WWW-Authenticate", "Bearer"),))

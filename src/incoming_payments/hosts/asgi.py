@@ -128,17 +128,26 @@ class AsgiApplication:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def read_request(scope: Mapping[str, Any], receive: Receive, *, mount: str = "") -> Request:
+async def read_request(
+    scope: Mapping[str, Any],
+    receive: Receive,
+    *,
+    mount: str = "",
+    check: Callable[[Request], object] = lambda _: None,
+    bytes_max: int = BODY_BYTES_MAX,
+) -> Request:
     """Return the request of an ASGI scope with its whole body. The path of the request does not contain `mount`.
 
     The request has at most `limits.HEADERS_MAX` header fields and one more, so that the service refuses a longer list.
-    Raises `HttpRefused` when the body exceeds `limits.BODY_BYTES_MAX` or takes longer than `limits.BODY_S_MAX`, when
+    `check` may refuse the request before its body is read.
+    Raises `HttpRefused` when the body exceeds `bytes_max` or takes longer than `limits.BODY_S_MAX`, when
     the client disconnects before the end of the body, or when the request has both `Content-Length` and
     `Transfer-Encoding`.
     """
     names = dict(scope["headers"])
     head = _head(scope, below(_path(scope), mount), names)
-    return evolve(head, body=await _body(scope, receive, names, None, BODY_BYTES_MAX))
+    check(head)
+    return evolve(head, body=await _body(scope, receive, names, None, bytes_max))
 
 
 def _check_framing(scope: Mapping[str, Any], names: Names) -> None:

@@ -86,6 +86,7 @@ class LogEvent(enum.StrEnum):
     CONSUMER_DOWN = "consumer_down", "a consumer had no success for a long time, so it gets one delivery at a time"
     CONSUMER_DISABLED = "consumer_disabled", "a consumer gets no deliveries until you enable it again"
     RELAY_FAILED = "relay_failed", "the feed did not answer a relay, which tries again. The line has the traceback"
+    CONSUMER_UNREGISTERED = "consumer_unregistered", "`serve` could not register a consumer, and tries again"
     ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception. The line has the traceback"
 
 

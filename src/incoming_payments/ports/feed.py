@@ -11,6 +11,7 @@ from incoming_payments.domain.feed import (
     Delivery,
     DeliveryRecord,
     FeedEvent,
+    LeasedDelivery,
     Result,
     Start,
 )
@@ -62,7 +63,7 @@ class Feed(Protocol):
         over the stream, so that the stream does not hold back others. If nothing else is due, raise its exception.
         """
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Store what follows from `result` (see `domain.feed.settle`), and return true.
 
         If the delivery has no longer the lease of `delivery`, store nothing and return false. When a delivery ends, the
@@ -112,7 +113,7 @@ class AsyncFeed(Protocol):
     async def claim(
         self, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
     ) -> Sequence[Delivery]: ...
-    async def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool: ...
+    async def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool: ...
     async def next_due(self, name: ConsumerName) -> datetime | None: ...
     async def set_enabled(self, name: ConsumerName, now: datetime, *, enabled: bool) -> None: ...
     async def skip(self, name: ConsumerName, now: datetime) -> bool: ...

@@ -1,11 +1,11 @@
 """The answers of `serve` at fixed paths: its OpenAPI document for programs that generate clients, and its health."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
 from incoming_payments.endpoints.open_payments import Response
-from incoming_payments.endpoints.openapi import openapi_document
+from incoming_payments.endpoints.openapi import openapi_document, pull_document
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.hosts.asgi import Receive, Scope, Send, send_fixed
 from incoming_payments.service import AsyncIncomingPayments
@@ -22,18 +22,27 @@ def with_document(application: Application, policy: ServicePolicy, mount: str | 
 
     The paths are `DOCUMENT`, and `DOCUMENT` below the path of the base URL and below `mount`.
     """
+    prefixes = ("", urlsplit(policy.base_url).path, mount or "")
+    return _with_document(application, openapi_document(policy), [f"{prefix}{DOCUMENT}" for prefix in prefixes])
+
+
+def with_pull_document(application: Application) -> Application:
+    """Return `application`, extended to serve at `DOCUMENT` the OpenAPI document for consumers that pull events."""
+    return _with_document(application, pull_document(), [DOCUMENT])
+
+
+def _with_document(application: Application, document: Mapping[str, object], paths: Iterable[str]) -> Application:
     headers = (
         ("Content-Type", JSON_MEDIA_TYPE),
         ("Cache-Control", "no-cache"),
         ("Access-Control-Allow-Origin", "*"),  # pages that show the document have other origins
     )
-    document = Response(200, headers, write_json(openapi_document(policy)))
+    response = Response(200, headers, write_json(document))
 
     async def answer() -> Response:
-        return document
+        return response
 
-    prefixes = ("", urlsplit(policy.base_url).path, mount or "")
-    return _with_answers(application, {f"{prefix}{DOCUMENT}": answer for prefix in prefixes})
+    return _with_answers(application, dict.fromkeys(paths, answer))
 
 
 def with_health(application: Application, service: AsyncIncomingPayments) -> Application:

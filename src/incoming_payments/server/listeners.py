@@ -3,26 +3,31 @@
 import errno
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.limits import BACKLOG_CONNECTIONS_MAX
 
+Listeners = tuple[socket.socket, ...]  # the sockets of one process
+
 _HOST_ERROR: Final = ("listen.host", "give an address of this machine, such as 127.0.0.1")
-_ERRORS: Final = {  # the setting at fault, and the change to make
+_PORT_ERRORS: Final = {
     errno.EADDRINUSE: (
-        "listen.port",
-        "stop the program that listens there, or give another port; if base_url contains the port, change it too",
+        "stop the program that listens there, or give another port; if base_url contains the port, change it too"
     ),
-    errno.EACCES: ("listen.port", "give a port above 1023, because lower ports need privileges"),
+    errno.EACCES: "give a port above 1023, because lower ports need privileges",
 }
 
 
 @contextmanager
-def open_listeners(host: str, port: int, count: int = 1) -> Iterator[list[socket.socket]]:
+def open_listeners(
+    host: str, port: int, count: int = 1, *, setting: str = "listen.port"
+) -> Iterator[Sequence[Listeners]]:
     """Listen on `host` and `port` with a socket for each of `count` processes, and close the sockets at the end.
+
+    `setting` is the name of the port in errors.
 
     Open the sockets before the database, so that a wrong address creates no file. The sockets stay open when a process
     is killed. So connections that the process has not accepted wait for its successor.
@@ -34,17 +39,17 @@ def open_listeners(host: str, port: int, count: int = 1) -> Iterator[list[socket
     Raises `ConfigurationError` when the service cannot listen on `host` and `port`.
     """
     with ExitStack() as opened:
-        first = opened.enter_context(_listener(host, port))
+        first = opened.enter_context(_listener(host, port, setting))
         if count == 1 or sys.platform != "linux":
-            yield [first] * count
+            yield [(first,)] * count
             return
         # Set SO_REUSEPORT only now. With this option, `bind` succeeds even if another program of the user has the port.
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        more = [opened.enter_context(_listener(host, port, is_shared=True)) for _ in range(count - 1)]
-        yield [first, *more]
+        more = [opened.enter_context(_listener(host, port, setting, is_shared=True)) for _ in range(count - 1)]
+        yield [(first,), *[(one,) for one in more]]
 
 
-def _listener(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+def _listener(host: str, port: int, setting: str, *, is_shared: bool = False) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server(
@@ -53,7 +58,8 @@ def _listener(host: str, port: int, *, is_shared: bool = False) -> socket.socket
     except (OSError, UnicodeError) as error:  # a UnicodeError means an invalid host name
         # The rest of the text repeats the address.
         why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
-        name, how = _ERRORS.get(getattr(error, "errno", None) or 0, _HOST_ERROR)
+        advice = _PORT_ERRORS.get(getattr(error, "errno", None) or 0)
+        name, how = _HOST_ERROR if advice is None else (setting, advice)
         text = f"{name}: cannot listen on {host} port {port}: {why}; {how}"
         raise ConfigurationError(text, setting=name) from None
     # Accepted sockets inherit TCP_NODELAY. If it is off, a response can wait 40 ms for the client's acknowledgement,

@@ -3,7 +3,6 @@
 import gc
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -27,9 +26,10 @@ from incoming_payments.server.config.tables import QuotasTable
 from incoming_payments.server.connections import Connections
 from incoming_payments.server.database import naming_database
 from incoming_payments.server.fixed_paths import Application, with_document, with_health
-from incoming_payments.server.listeners import open_listeners
+from incoming_payments.server.listeners import Listeners, open_listeners
 from incoming_payments.server.metrics import Metrics
 from incoming_payments.server.output import log_to_stderr, say
+from incoming_payments.server.pull import registering, with_pull, with_pull_listeners
 from incoming_payments.server.reload import ReloadableApplication, hangups
 from incoming_payments.server.workers import hold_signals, run_workers
 from incoming_payments.service import AsyncIncomingPayments
@@ -68,7 +68,10 @@ def serve(settings: Settings) -> int:
     signals = hangups()
     given = settings.given
     connections = Connections(given)  # a wrong setting causes an error before any file is created
-    with open_listeners(given.listen.host, given.listen.port, given.listen.workers) as listeners:
+    with (
+        open_listeners(given.listen.host, given.listen.port, given.listen.workers) as first,
+        with_pull_listeners(first, given) as listeners,
+    ):
         metrics = Metrics.of(given.listen)
         observer = None if metrics is None else metrics.observer
         with naming_database():
@@ -81,19 +84,22 @@ def serve(settings: Settings) -> int:
         tasks = [sweeping(own, store.feed, given.sweep)]
         if settings.webhooks:
             tasks.append(relaying(own, settings.webhooks))
-        logged = with_access_log(application) if given.log.access else application
+        if settings.pull is not None:
+            tasks.append(registering(settings.pull, own))
+        answering = with_pull(application, given, settings.pull, own)
+        logged = with_access_log(answering) if given.log.access else answering
         server = uvicorn.Server(http_config(logged))
 
         def stop(*_: object) -> None:
             # uvicorn replaces these handlers while it runs, and raises the signal again after it has stopped.
             server.should_exit = True
 
-        def work(number: int, listener: socket.socket, beat: Callable[[], None]) -> int:
+        def work(number: int, sockets: Listeners, beat: Callable[[], None]) -> int:
             if metrics is not None:
                 metrics.serve(number)
             application.reload_on(signals)
             server.config.app = with_tasks(logged, beating(beat), *tasks)
-            server.run(sockets=[listener])
+            server.run(sockets=list(sockets))
             return exit_status(stops)
 
         hold_signals()
@@ -191,5 +197,7 @@ def _announce(settings: Settings) -> None:
     lines = [f"Serving {base_url}/incoming-payments on {listen.host} port {listen.port}."]
     if settings.packets is not None:
         lines.append(f"Peers send ILP packets to {base_url}{settings.packets.path}.")
+    if settings.pull is not None:
+        lines.append(f"Consumers claim events on {listen.host} port {settings.given.events.port}.")
     lines.append(f"Payments are stored in {settings.given.database}. Press Ctrl-C to stop.")
     say("\n".join(lines), sys.stdout)

@@ -1,10 +1,10 @@
 """The worker processes of `serve`, and their supervisor, which replaces lost workers."""
 
+import itertools
 import logging
 import mmap
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -14,10 +14,11 @@ from typing import Final
 
 from incoming_payments.limits import SHUTDOWN_S_MAX, WORKER_SILENT_S_MAX
 from incoming_payments.observers.log import LogEvent, log_event
+from incoming_payments.server.listeners import Listeners
 
 logger = logging.getLogger(__name__)
 
-Work = Callable[[int, socket.socket, Callable[[], None]], int]
+Work = Callable[[int, Listeners, Callable[[], None]], int]
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
 # Seconds between two ticks. Lost workers are replaced only at a tick, so repeated crashes cost little.
@@ -33,10 +34,10 @@ def hold_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
-def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Callable[[], None]) -> int:
+def run_workers(listeners: Sequence[Listeners], work: Work, on_hangup: Callable[[], None]) -> int:
     """Run `work` in a process for each of `listeners` until a signal stops them, and return the exit status.
 
-    `work` gets the number of its worker (from 0), its listener, and a heartbeat function. `work` must call this
+    `work` gets the number of its worker (from 0), its listeners, and a heartbeat function. `work` must call this
     function once a second. `work` stops on SIGTERM, and returns the exit status of its process. `work` runs with the
     signal handlers and open files of the caller. The caller must have no other threads. A single worker runs in the
     calling process, without a supervisor.
@@ -64,7 +65,7 @@ def run_workers(listeners: Sequence[socket.socket], work: Work, on_hangup: Calla
 class _Supervisor:
     """Starts and replaces workers. Signals wait until `sigwait` takes them one by one, so signals interrupt no step."""
 
-    def __init__(self, listeners: Sequence[socket.socket], work: Work, on_hangup: Callable[[], None]) -> None:
+    def __init__(self, listeners: Sequence[Listeners], work: Work, on_hangup: Callable[[], None]) -> None:
         self._listeners = listeners
         self._work = work
         self._on_hangup = on_hangup
@@ -112,8 +113,8 @@ class _Supervisor:
     def _run_worker(self, number: int) -> int:
         """Run `work` in the new process."""
         own = self._listeners[number]
-        for listener in self._listeners:
-            if listener is not own:
+        for listener in itertools.chain.from_iterable(self._listeners):
+            if listener not in own:
                 # If a worker kept the listeners of the other workers, the port would stay open after those workers have
                 # ended.
                 listener.close()
@@ -191,7 +192,7 @@ class _Supervisor:
             self._is_stopping, self._lost = True, []
             self._signal(signal.SIGTERM)
             self._stop_by_s = time.monotonic() + _STOP_S_MAX
-            for listener in self._listeners:
+            for listener in itertools.chain.from_iterable(self._listeners):
                 listener.close()  # the port accepts connections until the workers close their copies too
 
     def _signal(self, number: signal.Signals) -> None:

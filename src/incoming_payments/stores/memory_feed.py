@@ -20,6 +20,7 @@ from incoming_payments.domain.feed import (
     FeedEvent,
     Health,
     Lease,
+    LeasedDelivery,
     Result,
     Start,
     admitted,
@@ -202,14 +203,13 @@ class MemoryFeed:
             self._write(changes)
             return deliveries
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Store what follows from `result`, and return true. If the lease is lost, return false."""
         with self._lock:
-            name, payment, first = delivery.consumer, delivery.payment_id, delivery.first_version
-            row = self._rows.get(("delivery", name, payment, first))
+            row = self._rows.get(("delivery", delivery.consumer, delivery.payment_id, delivery.first_version))
             if row is None or row.lease != delivery.lease:
                 return False
-            member = self._member(name)
+            member = self._member(delivery.consumer)
             settled = settle(member.consumer, member.health, row.record.attempts, result, now)
             record = evolve(
                 row.record,

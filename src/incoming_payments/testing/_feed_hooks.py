@@ -15,6 +15,7 @@ from incoming_payments.domain.feed import (
     Delivery,
     Failed,
     FeedEvent,
+    LeasedDelivery,
     Result,
     Start,
 )
@@ -40,6 +41,17 @@ def claim(feed: Feed, name: str = LEDGER, *, after_s: float = 0, limit: int = 10
 def failed(*, retry_s: float = 0, is_last: bool = False, disables: bool = False) -> Failed:
     """Return a failure whose retry is due `retry_s` seconds after `NOW`."""
     return Failed(error="boom", retry_at=NOW + timedelta(seconds=retry_s), is_last=is_last, disables=disables)
+
+
+def leased(delivery: Delivery) -> LeasedDelivery:
+    """Return what settles `delivery`, without its events."""
+    return LeasedDelivery(
+        consumer=delivery.consumer,
+        payment_id=delivery.payment_id,
+        first_version=delivery.first_version,
+        attempt=delivery.attempt,
+        lease=delivery.lease,
+    )
 
 
 def settle_all(feed: Feed, name: str = LEDGER, result: Result | None = None) -> list[str]:

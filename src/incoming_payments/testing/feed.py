@@ -22,6 +22,8 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+from attrs import evolve
+
 try:
     import pytest
     from hypothesis import HealthCheck, settings
@@ -38,6 +40,7 @@ from incoming_payments.domain.feed import (
     Delivered,
     Ending,
     FeedEvent,
+    Lease,
     Released,
     Start,
 )
@@ -50,6 +53,7 @@ from incoming_payments.testing._feed_hooks import (
     MINUTE,
     claim,
     failed,
+    leased,
     register_all,
     settle_all,
 )
@@ -168,6 +172,18 @@ class FeedContract(ConsumerContract):
             assert not feed.settle(first, result, NOW)
         assert feed.settle(second, Delivered(), NOW)
         assert not feed.settle(second, Delivered(), NOW)
+        assert not claim(feed, after_s=1000)
+
+    def test_a_lease_settles_without_the_events(self, store: PaymentStore, feed: Feed) -> None:
+        """A holder who keeps only the lease ends the delivery, and the later events of the stream become due."""
+        id = create(store)
+        credit(store, id, "wire-1", 1)
+        for kind in ("created", "credited"):
+            [held] = claim(feed)
+            assert held.events[0].kind == kind
+            assert not feed.settle(leased(evolve(held, lease=Lease(bytes(16)))), Delivered(), NOW)
+            assert feed.settle(leased(held), Delivered(), NOW)
+            assert not feed.settle(leased(held), Delivered(), NOW)
         assert not claim(feed, after_s=1000)
 
     def test_a_failed_attempt_is_repeated_at_its_time(self, store: PaymentStore, feed: Feed) -> None:

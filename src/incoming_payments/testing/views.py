@@ -14,6 +14,7 @@ from incoming_payments.domain.feed import (
     ConsumerState,
     Delivery,
     DeliveryRecord,
+    LeasedDelivery,
     Result,
     Start,
 )
@@ -204,7 +205,7 @@ class SyncFeed:
         """Call `claim` of the async feed."""
         return self._view.run(self._feed.claim(name, render, now=now, until=until, limit=limit))
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Call `settle` of the async feed."""
         return self._view.run(self._feed.settle(delivery, result, now))
 

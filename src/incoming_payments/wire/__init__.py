@@ -8,6 +8,13 @@ refusal is `MalformedQuery`.
 """
 
 from incoming_payments.wire._json import read_json, write_json
+from incoming_payments.wire._pull import (
+    parse_lease,
+    read_acknowledge,
+    read_claim,
+    read_fail,
+    write_claimed,
+)
 from incoming_payments.wire._query import ListRequest, cursor_not_found, read_list_request
 from incoming_payments.wire._values import (
     JSON_MEDIA_TYPE,
@@ -35,10 +42,15 @@ __all__ = [
     "SummaryView",
     "cursor_not_found",
     "parse_date_time",
+    "parse_lease",
     "peek_wallet_address",
+    "read_acknowledge",
+    "read_claim",
     "read_create_request",
+    "read_fail",
     "read_json",
     "read_list_request",
+    "write_claimed",
     "write_date_time",
     "write_error",
     "write_json",

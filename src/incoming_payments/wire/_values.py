@@ -70,10 +70,7 @@ def read_create_request(
     'https://bank.example/alice'
     """
     document = read_json(body)
-    try:
-        request = _read_creation(document, CreateRequest)
-    except (ClassValidationError, ForbiddenExtraKeysError, InvalidValue, MalformedJson) as error:
-        raise _first_error(error) from None
+    request = read_document(document, _read_creation)
     if request.metadata is not None:
         _check_metadata(document["metadata"], request.metadata, metadata_bytes_max, metadata_depth_max)
     return request
@@ -193,7 +190,15 @@ def _camel_case(name: str) -> str:
 # --- cattrs: reading -------------------------------------------------------------------------------
 
 
-def _exactly(expected: type[T]) -> Callable[[object, object], T]:
+def read_document(document: object, read: Callable[[object, object], T]) -> T:
+    """Return `document` as the cattrs hook `read` reads it. Raises `MalformedJson` with the wrong member."""
+    try:
+        return read(document, None)
+    except (ClassValidationError, ForbiddenExtraKeysError, InvalidValue, MalformedJson) as error:
+        raise _first_error(error) from None
+
+
+def exactly(expected: type[T]) -> Callable[[object, object], T]:
     """Return a cattrs hook that accepts only values of exactly this type."""
 
     def read(value: object, _: object) -> T:
@@ -204,9 +209,9 @@ def _exactly(expected: type[T]) -> Callable[[object, object], T]:
     return read
 
 
-_read_text: Final = _exactly(str)
-_read_integer: Final = _exactly(int)
-_read_object: Final = _exactly(dict)
+_read_text: Final = exactly(str)
+_read_integer: Final = exactly(int)
+_read_object: Final = exactly(dict)
 
 
 def _read_wallet_address(value: object, _: object) -> WalletAddressUrl:
@@ -221,7 +226,7 @@ def _read_metadata(value: object, _: object) -> MetadataJson:
     return MetadataJson(json_text(_read_object(value, dict)))
 
 
-def _strict(cls: type[T], **hooks: Callable[[object, object], Any]) -> Callable[[object, object], T]:
+def strictly(cls: type[T], **hooks: Callable[[object, object], Any]) -> Callable[[object, object], T]:
     """Return a cattrs hook that reads an object into `cls` and refuses unknown members."""
     overrides: dict[str, Any] = {
         name: override(rename=_camel_case(name), struct_hook=hook) for name, hook in hooks.items()
@@ -245,9 +250,9 @@ def _read_amount(value: object, _: object) -> Amount:
 
 
 _READER: Final = Converter(detailed_validation=True)
-_read_amount_json: Final = _strict(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_integer)
+_read_amount_json: Final = strictly(_AmountJson, value=_read_text, asset_code=_read_text, asset_scale=_read_integer)
 # These hooks are for members and not for types, because an optional member may be absent, but must not be null.
-_read_creation: Final = _strict(
+_read_creation: Final = strictly(
     CreateRequest,
     wallet_address=_read_wallet_address,
     incoming_amount=_read_amount,

@@ -19,12 +19,21 @@ def write_webhook(events: Sequence[FeedEvent], *, thin: bool = False) -> bytes:
     A thin body has only the type, the time, the id of the payment and the versions. Each body is smaller than
     `limits.DELIVERY_BYTES_MAX`, because it names at most one credit.
     """
+    return write_json(webhook(events, thin=thin))
+
+
+def webhook(events: Sequence[FeedEvent], *, thin: bool = False) -> dict[str, Any]:
+    """Return the body of `write_webhook` as a JSON object."""
     last = events[-1]
-    data = {"paymentId": last.payment_id, "firstVersion": events[0].version, "lastVersion": last.version}
+    data: dict[str, Any] = {
+        "paymentId": last.payment_id,
+        "firstVersion": events[0].version,
+        "lastVersion": last.version,
+    }
     if not thin:
         data |= {"walletAddress": last.wallet_address, "receivedAmount": write_amount(last.received)}
         data |= _credits(events) if last.kind is EventKind.CREDITED else {}
-    return write_json({"type": f"payment.{last.kind}", "timestamp": write_date_time(last.at), "data": data})
+    return {"type": f"payment.{last.kind}", "timestamp": write_date_time(last.at), "data": data}
 
 
 def _credits(events: Sequence[FeedEvent]) -> dict[str, Any]:

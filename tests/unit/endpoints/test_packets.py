@@ -316,7 +316,7 @@ def test_invalid_path_is_refused(path: Any) -> None:
 def test_policy_contains_no_token() -> None:
     """The policy stores the digests of the tokens, and leaves them out of its `repr`."""
     policy = a_policy()
-    stored = repr((policy, policy.peers, policy._peers_by_digest))
+    stored = repr((policy, policy.peers, policy._tokens))
     digest = AccessToken(TOKEN).digest
     assert policy.peers[0].digests[0] == digest
     assert [secret for secret in (TOKEN, OLD_TOKEN, EURO_TOKEN) if secret in stored] == []

@@ -14,7 +14,7 @@ from kits.processes import free_port
 
 def test_response_does_not_wait_for_an_acknowledgement() -> None:
     """Accepted connections have TCP_NODELAY, because head and body of a response are written separately."""
-    with open_listeners("127.0.0.1", 0) as (listener,), socket.create_connection(listener.getsockname()):
+    with open_listeners("127.0.0.1", 0) as ((listener,),), socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -26,7 +26,7 @@ def test_each_process_gets_connections() -> None:
     port = free_port()
     with open_listeners("127.0.0.1", port, 2) as listeners:
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
-        for listener in listeners:
+        for (listener,) in listeners:
             listener.settimeout(5)
             listener.accept()[0].close()  # a socket gets none of 40 connections in one of 5 * 10 ** 11 runs
         for client in clients:
@@ -38,7 +38,7 @@ def test_systems_that_share_no_connections_use_one_socket(monkeypatch: pytest.Mo
     """There, all processes accept from the same socket."""
     monkeypatch.setattr(sys, "platform", "darwin")
     with open_listeners("127.0.0.1", 0, 3) as listeners:
-        assert [listener is listeners[0] for listener in listeners] == [True] * 3
+        assert [own is listeners[0] for own in listeners] == [True] * 3
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -78,7 +78,7 @@ def test_port_that_needs_privileges_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_serve_on_ipv6() -> None:
     """A host with colons is an IPv6 address."""
     try:
-        with open_listeners("::1", free_port()) as (listener,):
+        with open_listeners("::1", free_port()) as ((listener,),):
             assert listener.family == socket.AF_INET6
     except ConfigurationError as refused:
         pytest.skip(f"this machine has no IPv6: {refused.description}")

@@ -47,7 +47,7 @@ PROGRAM: Final = """
         return 0
 
     BEFORE
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(COUNT)]
+    listeners = [(socket.create_server(("127.0.0.1", 0)),) for _ in range(COUNT)]
     sys.exit(run_workers(listeners, work, lambda: settings.append("new")))
 """
 STARTED: Final = r"worker (\d) is (\d+) with (\w+) settings\n"
@@ -103,16 +103,16 @@ def await_end(pid: int) -> None:
 
 def test_single_worker_runs_in_the_calling_process() -> None:
     """Nothing is supervised, and the exit status is that of the worker."""
-    seen: list[tuple[int, socket.socket, int]] = []
+    seen: list[tuple[int, tuple[socket.socket, ...], int]] = []
 
-    def work(number: int, listener: socket.socket, beat: Callable[[], None]) -> int:
+    def work(number: int, own: tuple[socket.socket, ...], beat: Callable[[], None]) -> int:
         beat()
-        seen.append((number, listener, os.getpid()))
+        seen.append((number, own, os.getpid()))
         return 7
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert run_workers([listener], work, lambda: None) == 7
-        assert seen == [(0, listener, os.getpid())]
+        assert run_workers([(listener,)], work, lambda: None) == 7
+        assert seen == [(0, (listener,), os.getpid())]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

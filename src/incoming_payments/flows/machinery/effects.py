@@ -11,7 +11,7 @@ from attrs import frozen
 
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
-from incoming_payments.domain.feed import ConsumerName, DeliveryRecord
+from incoming_payments.domain.feed import ConsumerName, Delivery, DeliveryRecord, LeasedDelivery, Result
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
@@ -337,4 +337,36 @@ class Redeliver(Effect[None]):
 
     method: ClassVar = "feed.redeliver"
     delivery: DeliveryRecord
+    now: datetime
+
+
+@frozen
+class FindNextDue(Effect[datetime | None]):
+    """Return the time at which the next delivery of a consumer is due, or `None`. The time may have passed."""
+
+    method: ClassVar = "feed.next_due"
+    answers: ClassVar = (datetime, NoneType)
+    consumer: ConsumerName
+
+
+@frozen
+class ClaimDeliveries(Effect[Sequence[Delivery]]):
+    """Lease at most `limit` due deliveries until `until`. New deliveries have no payload."""
+
+    method: ClassVar = "feed.claim"
+    answers: ClassVar = (Sequence,)
+    consumer: ConsumerName
+    now: datetime
+    until: datetime
+    limit: int
+
+
+@frozen
+class SettleDelivery(Effect[bool]):
+    """Store what follows from `result`. The answer is false if the delivery has no longer the lease."""
+
+    method: ClassVar = "feed.settle"
+    answers: ClassVar = (bool,)
+    delivery: LeasedDelivery
+    result: Result
     now: datetime

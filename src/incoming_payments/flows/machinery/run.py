@@ -22,6 +22,11 @@ from incoming_payments.ports.approval import Approval
 T = TypeVar("T")
 _PORTS: Final = (Ports, AsyncPorts)
 
+
+def _no_payload(_: object) -> bytes:
+    return b""
+
+
 # For each effect, the name of its port and the call to that port.
 _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any], Any]]]] = {
     effects.DrawRandomness: ("randomness", lambda port, effect: port(effect.count)),
@@ -52,6 +57,17 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
         lambda port, effect: port.redeliver(
             effect.delivery.consumer, effect.delivery.payment_id, effect.delivery.first_version, effect.now
         ),
+    ),
+    effects.FindNextDue: ("feed", lambda port, effect: port.next_due(effect.consumer)),
+    effects.ClaimDeliveries: (
+        "feed",
+        lambda port, effect: port.claim(
+            effect.consumer, _no_payload, now=effect.now, until=effect.until, limit=effect.limit
+        ),
+    ),
+    effects.SettleDelivery: (
+        "feed",
+        lambda port, effect: port.settle(effect.delivery, effect.result, effect.now),
     ),
 }
 # The answers when an optional port is missing. Every request is approved, and no quota applies.

@@ -14,6 +14,7 @@ from attrs import evolve, field, fields_dict, frozen, has
 from incoming_payments.domain.amount import Asset
 from incoming_payments.domain.payment import WalletAddressUrl
 from incoming_payments.endpoints.packets import PacketPolicy
+from incoming_payments.endpoints.pull import PullPolicy
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap.introspection import StaticIntrospector
@@ -25,6 +26,7 @@ from incoming_payments.ports.clock import utc_now
 from incoming_payments.server.config import advice
 from incoming_payments.server.config.access import ConfiguredToken, tokens_of
 from incoming_payments.server.config.client_key import ClientKey, read_client_key
+from incoming_payments.server.config.events import pull_of
 from incoming_payments.server.config.files import (
     PRIVATE,
     Files,
@@ -66,6 +68,7 @@ class Settings:
     introspector: StaticIntrospector = field(repr=False)  # the introspector for the tokens in the file
     receiver: Receiver
     packets: PacketPolicy | None  # `None` if there are no peers
+    pull: PullPolicy | None  # `None` if there are no consumers
     webhooks: "tuple[WebhookEndpoint, ...]"
     warnings: tuple[str, ...] = ()  # problems with which the service can still run
 
@@ -191,6 +194,7 @@ def _settings(given: Configuration, path: Path) -> Settings:
         introspector=StaticIntrospector([(token.value, token.info) for token in tokens]),
         receiver=receiver,
         packets=packets if packets.peers else None,
+        pull=pull_of(given.events, given.consumer, given.webhooks),
         webhooks=endpoints_of(given.webhooks),
     )
 

@@ -29,6 +29,7 @@ from incoming_payments.limits import (
     WORKERS_MAX,
 )
 from incoming_payments.server.config.access import AuthorizationServerTable, TokenTable
+from incoming_payments.server.config.events import ConsumerTable, EventsTable
 from incoming_payments.server.config.packets import IlpTable, PeerTable
 from incoming_payments.server.config.setting import invalid, setting, table, tables_of, toml
 from incoming_payments.server.config.sweep import SweepTable
@@ -258,6 +259,12 @@ class Configuration:
     )
     sweep: SweepTable = table(
         "The sweep, which writes `expired` events, erases old metadata, and deletes old deliveries.", SweepTable()
+    )
+    events: EventsTable = table("The feed of events over HTTP.", EventsTable())
+    consumer: tuple[ConsumerTable, ...] = table(
+        "A consumer, which pulls its events over HTTP. This table needs the port of [events].",
+        (),
+        least="any number",
     )
 
 

@@ -9,11 +9,12 @@ from incoming_payments.server.config.tables import TABLES
 def template(*, has_authorization_server: bool, active: Collection[str] = (), **values: object) -> str:
     """Return the configuration that `init` writes, with `values` for the placeholders.
 
-    The configuration has a table for the authorization server or for a token. The other table, `[wallet_addresses]` and
-    `[[webhooks]]` are comments. `active` are the names of the optional settings of the authorization server that are
-    set.
+    The configuration has a table for the authorization server or for a token. The other table, `[wallet_addresses]`,
+    `[[webhooks]]` and `[[consumer]]` are comments. `active` are the names of the optional settings of the authorization
+    server that are set.
     """
-    omitted = ("wallet_addresses", "webhooks", "token" if has_authorization_server else "authorization_server")
+    access = "token" if has_authorization_server else "authorization_server"
+    omitted = ("wallet_addresses", "webhooks", "consumer", access)
     return "\n".join(_template_lines(omitted, active)).format(**values) + "\n"
 
 

@@ -21,6 +21,7 @@ from incoming_payments.domain.feed import (
     Ending,
     FeedEvent,
     Lease,
+    LeasedDelivery,
     Result,
 )
 from incoming_payments.domain.payment import PaymentId
@@ -71,7 +72,8 @@ _INSERT_DELIVERY: Final = (
 _OPEN_STREAM: Final = "UPDATE streams SET is_open = 1, due_at = ? WHERE consumer = ? AND payment_id = ?"
 _DELETE_STREAM: Final = "DELETE FROM streams WHERE consumer = ? AND payment_id = ?"
 _SELECT_LEASED: Final = (
-    "SELECT attempts FROM deliveries WHERE consumer = ? AND payment_id = ? AND first_version = ? AND lease = ?"
+    "SELECT attempts, last_version FROM deliveries "
+    "WHERE consumer = ? AND payment_id = ? AND first_version = ? AND lease = ?"
 )
 _SETTLE: Final = (
     "UPDATE deliveries SET lease = NULL, attempts = ?, due_at = ?, ending = ?, ended_at = ?, "
@@ -213,7 +215,7 @@ def _first_attempt(
     ]
 
 
-def settle(rows: Batch, delivery: Delivery, result: Result, now: datetime) -> bool:
+def settle(rows: Batch, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
     """Store what follows from `result`. See `Feed.settle`."""
     connection, name, id = rows.connection, delivery.consumer, delivery.payment_id
     key = (name, id, delivery.first_version)
@@ -221,8 +223,8 @@ def settle(rows: Batch, delivery: Delivery, result: Result, now: datetime) -> bo
     state = find(rows, name)
     if row is None or state is None:
         return False
-    consumer, health, _ = state
-    settled = feed.settle(consumer, health, row[0], result, now)
+    (consumer, health, _), (attempts, last) = state, row
+    settled = feed.settle(consumer, health, attempts, result, now)
     ended_at = None if settled.ending is None else _micros(now)
     values = (settled.attempts, _optional_micros(settled.due_at), settled.ending, ended_at, settled.error)
     connection.execute(_SETTLE, (*values, *key))
@@ -230,7 +232,6 @@ def settle(rows: Batch, delivery: Delivery, result: Result, now: datetime) -> bo
     if settled.health != health:
         write_health(rows, name, settled.health)
     if settled.ending is not None:
-        last = delivery.last_version
         connection.execute(_CLOSE_HANDLED, (*key, last))
         rows.makes_due |= connection.execute(_CLOSE, (last, *key)).rowcount > 0
     return True

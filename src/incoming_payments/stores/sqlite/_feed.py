@@ -9,6 +9,7 @@ from incoming_payments.domain.feed import (
     ConsumerState,
     Delivery,
     DeliveryRecord,
+    LeasedDelivery,
     Result,
     Start,
 )
@@ -59,7 +60,7 @@ class SqliteFeed:
         """See `Feed.claim`."""
         return self._engine.write(lambda rows: claim(rows, name, render, now=now, until=until, limit=_bounded(limit)))
 
-    def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """See `Feed.settle`."""
         return self._engine.write(lambda rows: settle(rows, delivery, result, now))
 
@@ -123,7 +124,7 @@ class AsyncSqliteFeed:
             lambda rows: claim(rows, name, render, now=now, until=until, limit=_bounded(limit))
         )
 
-    async def settle(self, delivery: Delivery, result: Result, now: datetime) -> bool:
+    async def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Await the result of `SqliteFeed.settle`."""
         return await self._engine.write_in_loop(lambda rows: settle(rows, delivery, result, now))
 

@@ -11,7 +11,9 @@ from typing import Final
 import pytest
 
 from incoming_payments.domain.amount import Asset, Tolerance
+from incoming_payments.domain.feed import Consumer, Start, consumer_name
 from incoming_payments.domain.payment import WalletAddress, wallet_address_url
+from incoming_payments.endpoints.open_payments import Request
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.flows.policy import ServicePolicy
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, TokenQuery
@@ -33,6 +35,7 @@ JWK: Final = {
 }
 SECRETS: Final = (bytes(range(32)), bytes(range(1, 41)))
 PEER_TOKENS: Final = {"peer.txt": "PEER-TOKEN-000001", "peer-old.txt": "PEER-TOKEN-000000", "other.txt": "T" * 16 + "="}
+CONSUMER_TOKENS: Final = {"ledger.txt": "LEDGER-TOKEN-0001", "ledger-old.txt": "LEDGER-TOKEN-0000"}
 
 FULL: Final = """\
 base_url = "https://Bank.example/op/"
@@ -104,6 +107,15 @@ unpaid_payments = 50
 interval_s = 5
 metadata_kept_s = 86400
 deliveries_kept_s = 600
+[events]
+port = 8081
+[[consumer]]
+name = "ledger"
+token_files = ["ledger.txt", "ledger-old.txt"]
+kinds = ["credited", "completed"]
+wallet_addresses = ["https://bank.example/alice/"]
+start = "beginning"
+joins_credits = false
 [log]
 explain_signatures = true
 format = "json"
@@ -131,9 +143,10 @@ Load = Callable[[str | bytes], Settings]
 def load(tmp_path: Path) -> Load:
     """Return a function that loads a configuration from the folder of its files."""
     (tmp_path / "client.jwk").write_text(json.dumps(JWK), "utf-8")
+    (tmp_path / "hook.txt").write_text("whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0", "ascii")
     for name, secret in zip(("new.hex", "old.hex"), SECRETS, strict=True):
         (tmp_path / name).write_text(secret.hex() + "\n", "ascii")
-    for name, token in PEER_TOKENS.items():
+    for name, token in (PEER_TOKENS | CONSUMER_TOKENS).items():
         (tmp_path / name).write_text(token + "\n", "ascii")
 
     def load(text: str | bytes) -> Settings:
@@ -239,6 +252,70 @@ def test_peers_are_loaded(load: Load) -> None:
     assert settings.receiver == Receiver(DerivedMethods("g.bank", SECRETS), Tolerance(0, 5), 250)
 
 
+def test_consumers_are_loaded(load: Load) -> None:
+    """Each consumer has its tokens and its filter. Without consumers there is no port for them."""
+    settings = load(FULL)
+    pull = settings.pull
+    assert pull is not None
+    expected = Consumer(
+        name=consumer_name("ledger"),
+        kinds=["credited", "completed"],
+        wallet_addresses=["https://bank.example/alice"],
+        joins_credits=False,
+    )
+    headers = [
+        (("content-type", "application/json"), ("authorization", f"Bearer {token}"))
+        for token in CONSUMER_TOKENS.values()
+    ]
+    found = [pull.consumer_of(Request("POST", "/events/claim", headers=fields)) for fields in headers]
+    assert [(one.consumer, one.start) for one in found] == [(expected, Start.BEGINNING)] * 2
+    assert settings.given.events.port == 8081
+    least = load(LEAST + CONSUMER).pull
+    assert least is not None
+    assert [(one.consumer, one.start) for one in least.consumers] == [(Consumer(name=consumer_name("l")), Start.NOW)]
+    assert (load(LEAST).pull, load(LEAST).given.events.port) == (None, None)
+
+
+CONSUMER: Final = '[events]\nport = 8081\n[[consumer]]\nname = "l"\ntoken_files = ["ledger.txt"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "says"),
+    [
+        (CONSUMER.replace("port", "# port"), "events.port", "is missing, but there is a [[consumer]]: give the port"),
+        ("[events]\nport = 8081", "events.port", "is given, but there is no [[consumer]]: add one, or remove the port"),
+        (CONSUMER.replace("8081", "0"), "events.port", "must be an integer from 1 to 65535, not 0"),
+        (CONSUMER.replace('"l"', '"L"'), "consumer[0].name", "the name of a consumer must have 1 to 64 of"),
+        (CONSUMER + "kinds = ['paid']", "consumer[0].kinds[0]", "must be 'created' or 'credited' or"),
+        (CONSUMER + "wallet_addresses = ['x']", "consumer[0].wallet_addresses[0]", "must be an"),
+        (CONSUMER + "start = 'later'", "consumer[0].start", "must be 'beginning' or 'now'"),
+        (CONSUMER.replace('"ledger.txt"', ""), "consumer[0].token_files", "must name 1 to 8 files, but names 0"),
+        (
+            CONSUMER + '[[webhooks]]\nname = "l"\nurl = "https://a.example"\nsecret_files = ["hook.txt"]',
+            "consumer[0].name",
+            "holds the same value as webhooks[0].name: give each consumer a name of its own",
+        ),
+        (
+            CONSUMER + CONSUMER.partition("8081")[2],
+            "consumer[1].name",
+            "holds the same value as consumer[0].name: give each consumer a name of its own",
+        ),
+        (
+            CONSUMER + CONSUMER.partition("8081")[2].replace('"l"', '"m"'),
+            "consumer[1].token_files[0]",
+            "holds the same value as consumer[0].token_files[0]: give each file a different token",
+        ),
+    ],
+)
+def test_wrong_consumer_is_named(load: Load, text: str, setting: str, says: str) -> None:
+    """The error names the setting of the consumer."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(LEAST + text)
+    assert refused.value.details == {"setting": setting}
+    assert says in refused.value.description
+    assert "LEDGER-TOKEN" not in refused.value.description
+
+
 def test_service_without_peers_accepts_no_packets(load: Load) -> None:
     """A service without peers accepts no packets. A service with a peer accepts them at `/ilp`."""
     peer = '[[peer]]\nname = "c"\nasset_code = "USD"\nasset_scale = 2\ntoken_files = ["peer.txt"]\n'
@@ -297,7 +374,7 @@ def test_absolute_paths_stay_unchanged(load: Load, tmp_path: Path) -> None:
 def test_settings_do_not_show_tokens(load: Load) -> None:
     """The representation of settings holds no token and no secret."""
     shown = repr(load(FULL))
-    secrets = ("TOKEN1", SECRETS[0].hex(), repr(SECRETS[0]), *PEER_TOKENS.values())
+    secrets = ("TOKEN1", SECRETS[0].hex(), repr(SECRETS[0]), *PEER_TOKENS.values(), *CONSUMER_TOKENS.values())
     assert [secret for secret in secrets if secret in shown] == []
 
 

@@ -29,12 +29,13 @@ def test_template_holds_every_setting(has_server: bool) -> None:
     """The template is TOML, sets each required setting, and shows each optional one as a comment.
 
     It shows the token or the authorization server as a comment, because they exclude each other. It shows the service
-    for wallet addresses and the webhooks as comments too.
+    for wallet addresses, the webhooks and the consumers as comments too.
     """
     text = template(has_authorization_server=has_server, **VALUES)
     document = tomllib.loads(text)
     for table in TABLES:
-        if table.name in {"wallet_addresses", "webhooks", "token" if has_server else "authorization_server"}:
+        access = "token" if has_server else "authorization_server"
+        if table.name in {"wallet_addresses", "webhooks", "consumer", access}:
             assert table.name not in document
             assert f"\n# {table.header}\n" in text
             assert [setting.name for setting in table.settings if f"\n# {setting.name} = " not in text] == []
