@@ -310,6 +310,7 @@ PROTOCOLS: Final = {
 TESTED_BY: Final = {
     f"{PACKAGE}.domain.quotas": "service/test_quotas.py",
     f"{PACKAGE}.flows.machinery.ports": "test_mistakes.py",
+    f"{PACKAGE}.flows.erase": "service/test_service.py",
     f"{PACKAGE}.flows.pull": "endpoints/test_pull.py",
     f"{PACKAGE}.httpsig.fast": "property/test_httpsig.py",
     f"{PACKAGE}.server.config.events": "server/config/test_settings.py",
