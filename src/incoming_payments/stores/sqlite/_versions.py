@@ -111,8 +111,7 @@ def _check_parts(connection: sqlite3.Connection, path: Path) -> None:
     missing = [part for part in PARTS if part not in found]
     if missing:
         raise StoreUnusable(
-            f"{path} has schema version {VERSION}, but lacks {', '.join(missing)}: restore the file "
-            f"from a backup, or choose the path of a new file"
+            f"{path} has schema version {VERSION}, but lacks {', '.join(missing)}: restore the file from a backup"
         )
 
 
@@ -139,7 +138,7 @@ def _refusal(path: Path, version: int) -> StoreUnusable:
     if version < oldest:
         return StoreUnusable(
             f"{found}, which is older than version {oldest}, the oldest that this release can upgrade: restore a "
-            f"backup of version {oldest} or later, or choose the path of a new file"
+            f"backup of version {oldest} or later"
         )
     return StoreUnusable(
         f"{found}, which an earlier release has written while this process had the file open: end every process that "
