@@ -126,7 +126,7 @@ def test_file_that_lacks_a_table_is_refused(path: Path, statement: str, missing:
     SqliteStore(path).close()
     edit(path, statement)
     with pytest.raises(
-        StoreUnusable, match=f"schema version {VERSION}, but lacks {missing}: restore the file from a backup,"
+        StoreUnusable, match=f"schema version {VERSION}, but lacks {missing}: restore the file from a backup"
     ):
         SqliteStore(path)
 
