@@ -78,7 +78,8 @@ OPTIONAL: Final = {
     f"# {setting.name} = {setting.written or toml(setting.default)}": setting
     for table in TABLES
     for setting in table.settings
-    if table.name not in {"rights", "authorization_server", "wallet_addresses", "webhooks"}
+    # `events.port` needs a table for a consumer, and the other tables here are comments.
+    if table.name not in {"rights", "authorization_server", "wallet_addresses", "webhooks", "consumer", "events"}
     and setting.line.startswith("# ")
 }
 

@@ -168,7 +168,7 @@ def test_a_configuration_is_checked(folder: Path, capsys: pytest.CaptureFixture[
     assert f"{folder / CONFIGURATION} is valid." in output.out
     assert "incoming-payments: warning: " in output.err
     text = (folder / CONFIGURATION).read_text("utf-8")
-    (folder / CONFIGURATION).write_text(text.replace("[listen]", "[listen]\nworkers = 0"), "utf-8")
+    (folder / CONFIGURATION).write_text(text.replace("\n[listen]\n", "\n[listen]\nworkers = 0\n"), "utf-8")
     run(folder, "check-config", status=1)
     assert "listen.workers must be an integer from 1 to 64, not 0" in capsys.readouterr().err
     run(folder, "check-config", "--json", status=1)
