@@ -11,7 +11,7 @@ from attrs import frozen
 
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
-from incoming_payments.domain.feed import ConsumerName, DeliveryRecord
+from incoming_payments.domain.feed import ConsumerName, ConsumerState, DeliveryRecord
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
@@ -338,3 +338,40 @@ class Redeliver(Effect[None]):
     method: ClassVar = "feed.redeliver"
     delivery: DeliveryRecord
     now: datetime
+
+
+@frozen
+class FindConsumers(Effect[Sequence[ConsumerState]]):
+    """Return the consumers of the feed, by name."""
+
+    method: ClassVar = "feed.consumers"
+    answers: ClassVar = (Sequence,)
+
+
+@frozen
+class EnableConsumer(Effect[None]):
+    """Enable or disable a consumer at the time `now`."""
+
+    method: ClassVar = "feed.set_enabled"
+    consumer: ConsumerName
+    now: datetime
+    enabled: bool
+
+
+@frozen
+class SkipDeliveries(Effect[bool]):
+    """Drop a batch of the deliveries that were due by `now`. Answer whether none is left."""
+
+    method: ClassVar = "feed.skip"
+    answers: ClassVar = (bool,)
+    consumer: ConsumerName
+    now: datetime
+
+
+@frozen
+class RemoveConsumer(Effect[bool]):
+    """Remove a batch of the data of a consumer. Answer whether the removal is complete."""
+
+    method: ClassVar = "feed.remove"
+    answers: ClassVar = (bool,)
+    consumer: ConsumerName

@@ -53,6 +53,13 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
             effect.delivery.consumer, effect.delivery.payment_id, effect.delivery.first_version, effect.now
         ),
     ),
+    effects.FindConsumers: ("feed", lambda port, _: port.consumers()),
+    effects.EnableConsumer: (
+        "feed",
+        lambda port, effect: port.set_enabled(effect.consumer, effect.now, enabled=effect.enabled),
+    ),
+    effects.SkipDeliveries: ("feed", lambda port, effect: port.skip(effect.consumer, effect.now)),
+    effects.RemoveConsumer: ("feed", lambda port, effect: port.remove(effect.consumer)),
 }
 # The answers when an optional port is missing. Every request is approved, and no quota applies.
 _WITHOUT_PORT: Final[Mapping[type[effects.Effect[Any]], Any]] = {
