@@ -25,6 +25,7 @@ from incoming_payments.server.background import beating, relaying, sweeping, wit
 from incoming_payments.server.config.settings import Settings
 from incoming_payments.server.config.tables import QuotasTable
 from incoming_payments.server.connections import Connections
+from incoming_payments.server.consumers import unused
 from incoming_payments.server.database import naming_database
 from incoming_payments.server.fixed_paths import Application, with_document, with_health
 from incoming_payments.server.listeners import open_listeners
@@ -73,6 +74,8 @@ def serve(settings: Settings) -> int:
         observer = None if metrics is None else metrics.observer
         with naming_database():
             store = AsyncSqliteStore(given.database, on_stop=on_stop, observer=observer, reference=given.reference)
+        for warning in unused(settings):
+            _warn(warning, settings)
         # The quotas are made once, so that they keep their counts when the settings change.
         quotas = None if given.quotas == QuotasTable() else store.quotas(**asdict(given.quotas))
         application = ReloadableApplication(settings, lambda new: build(new, store, connections, observer, quotas))
