@@ -309,6 +309,7 @@ PROTOCOLS: Final = {
 # Modules whose behaviour another file tests through its public face
 TESTED_BY: Final = {
     f"{PACKAGE}.domain.quotas": "service/test_quotas.py",
+    f"{PACKAGE}.flows.machinery.feed_effects": "flows/machinery/test_run.py",
     f"{PACKAGE}.flows.machinery.ports": "test_mistakes.py",
     f"{PACKAGE}.flows.erase": "service/test_service.py",
     f"{PACKAGE}.flows.pull": "endpoints/test_pull.py",
@@ -316,6 +317,7 @@ TESTED_BY: Final = {
     f"{PACKAGE}.server.config.events": "server/config/test_settings.py",
     f"{PACKAGE}.server.check_config": "server/test_operating.py",
     f"{PACKAGE}.server.config.webhooks": "server/test_webhooks.py",
+    f"{PACKAGE}.server.consumers": "server/test_operating.py",
     f"{PACKAGE}.server.database": "server/test_backup.py",
     f"{PACKAGE}.server.deliveries": "server/test_operating.py",
     f"{PACKAGE}.server.payments": "server/test_operating.py",

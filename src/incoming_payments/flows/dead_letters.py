@@ -11,14 +11,8 @@ from incoming_payments.domain.checks import check_time, name_of
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.feed import DeliveryRecord, FeedEvent, consumer_name
 from incoming_payments.errors import InvalidValue
-from incoming_payments.flows.machinery.effects import (
-    FindDeadLetters,
-    Flow,
-    LoadEvents,
-    LoadPayment,
-    Redeliver,
-    flow,
-)
+from incoming_payments.flows.machinery.effects import Flow, LoadEvents, LoadPayment, flow
+from incoming_payments.flows.machinery.feed_effects import FindDeadLetters, Redeliver
 from incoming_payments.limits import DEAD_LETTERS_MAX
 
 

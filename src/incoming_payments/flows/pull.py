@@ -6,13 +6,8 @@ from typing import Final
 
 from incoming_payments.domain.feed import ConsumerName, Delivered, Delivery, Failed, LeasedDelivery
 from incoming_payments.domain.retry import RetryPolicy
-from incoming_payments.flows.machinery.effects import (
-    ClaimDeliveries,
-    DrawRandomness,
-    FindNextDue,
-    Flow,
-    SettleDelivery,
-)
+from incoming_payments.flows.machinery.effects import DrawRandomness, Flow
+from incoming_payments.flows.machinery.feed_effects import ClaimDeliveries, FindNextDue, SettleDelivery
 
 Clock = Callable[[], datetime]
 

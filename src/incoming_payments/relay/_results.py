@@ -29,9 +29,12 @@ def result_of(
 
 
 def summary(error: BaseException) -> str:
-    """Return the type of `error` and the first line of its text."""
+    """Return the type of `error` and the first line of its text. An error of this library has its code as its type."""
     text = "".join(traceback.format_exception_only(error))  # this never fails, unlike `str(error)`
-    return text.partition("\n")[0].removeprefix(f"{type(error).__module__}.")
+    name, separator, rest = text.partition("\n")[0].partition(": ")
+    if isinstance(error, IncomingPaymentsError):
+        name = error.code
+    return name.removeprefix(f"{type(error).__module__}.") + separator + rest
 
 
 def outcome_of(error: BaseException | None, *, is_stored: bool) -> str:

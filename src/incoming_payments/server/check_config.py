@@ -6,6 +6,7 @@ from pathlib import Path
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.server.config.settings import load_settings
 from incoming_payments.server.connections import Connections
+from incoming_payments.server.consumers import unused_while_served
 from incoming_payments.server.output import say
 from incoming_payments.server.report import print_json
 
@@ -13,8 +14,8 @@ from incoming_payments.server.report import print_json
 def check_config(path: Path, *, as_json: bool) -> int:
     """Check the configuration at `path` with its files, print the result, and return the exit status.
 
-    The command opens no database and no connection. Raises `ConfigurationError` for a wrong configuration, unless the
-    result is printed as JSON.
+    The command opens no connection. It reads the consumers in the database if a process has the database open. Raises
+    `ConfigurationError` for a wrong configuration, unless the result is printed as JSON.
     """
     try:
         settings = load_settings(path)
@@ -24,10 +25,11 @@ def check_config(path: Path, *, as_json: bool) -> int:
             raise
         print_json({"isValid": False, "error": error.description, "warnings": []})
         return 1
+    warnings = [*settings.warnings, *unused_while_served(settings)]
     if as_json:
-        print_json({"isValid": True, "error": None, "warnings": settings.warnings})
+        print_json({"isValid": True, "error": None, "warnings": warnings})
         return 0
-    for warning in settings.warnings:
+    for warning in warnings:
         say(f"incoming-payments: warning: {warning}", sys.stderr)
     print(f"{path} is valid.")
     return 0

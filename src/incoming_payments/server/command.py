@@ -54,7 +54,8 @@ def parser() -> argparse.ArgumentParser:
     version = importlib.metadata.version("incoming-payments")
     parser.add_argument("--version", action="version", version=f"incoming-payments {version}")
     names = (
-        "init | serve | backup | audit | reindex | list | show | dead-letters | redeliver | check-config | sign | demo"
+        "init | serve | backup | audit | reindex | list | show | dead-letters | redeliver | consumers | "
+        "enable-consumer | disable-consumer | remove-consumer | check-config | sign | demo"
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar=names)
     command = commands.add_parser("init", help="write a configuration, keys and development tokens")

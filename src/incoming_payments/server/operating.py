@@ -1,4 +1,4 @@
-"""The arguments of the operator commands: `list`, `show`, `dead-letters`, `redeliver` and `check-config`."""
+"""The arguments of the commands for operators, which show payments, deliveries and consumers, or change them."""
 
 import argparse
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from typing import Any
 from incoming_payments.domain.transitions import State
 from incoming_payments.server.check_config import check_config
 from incoming_payments.server.config.settings import Settings
+from incoming_payments.server.consumers import consumers, disable, enable, remove
 from incoming_payments.server.deliveries import dead_letters, redeliver
 from incoming_payments.server.payments import list_payments, show
 
@@ -49,5 +50,18 @@ def add_parsers(commands: Any, configuration: str, with_settings: WithSettings) 
     which.add_argument("delivery", nargs="?", metavar="ID", help="the id of the delivery")
     which.add_argument("--all", action="store_true", help="all dead letters of the consumer")
     command.set_defaults(run=run(redeliver, "consumer", "delivery"))
+    command = add("consumers", "list the consumers of events and the webhooks, with their state")
+    command.set_defaults(run=run(consumers))
+    command = add("enable-consumer", "enable a consumer or webhook again")
+    command.add_argument("consumer", help="the name of the consumer or webhook")
+    command.add_argument("--skip", action="store_true", help="drop the deliveries that wait")
+    command.set_defaults(run=run(enable, "consumer", "skip"))
+    for name, text, function in (
+        ("disable-consumer", "stop the deliveries to a consumer or webhook, and keep them", disable),
+        ("remove-consumer", "remove a consumer or webhook that the configuration no longer names", remove),
+    ):
+        command = add(name, text)
+        command.add_argument("consumer", help="the name of the consumer or webhook")
+        command.set_defaults(run=run(function, "consumer"))
     command = add("check-config", "check a configuration without a start of the service")
     command.set_defaults(run=lambda options: check_config(options.config, as_json=options.json))

@@ -4,7 +4,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from attrs import asdict
@@ -20,10 +20,11 @@ from incoming_payments.limits import (
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.ports import AsyncQuotas, Observer
 from incoming_payments.server.access_log import with_access_log
-from incoming_payments.server.background import beating, relaying, sweeping, with_tasks
+from incoming_payments.server.background import Task, beating, relaying, sweeping, with_tasks
 from incoming_payments.server.config.settings import Settings
 from incoming_payments.server.config.tables import QuotasTable
 from incoming_payments.server.connections import Connections
+from incoming_payments.server.consumers import unused
 from incoming_payments.server.database import naming_database
 from incoming_payments.server.fixed_paths import Application, with_document, with_health
 from incoming_payments.server.listeners import Listeners, open_listeners
@@ -76,16 +77,14 @@ def serve(settings: Settings) -> int:
         observer = None if metrics is None else metrics.observer
         with naming_database():
             store = AsyncSqliteStore(given.database, on_stop=on_stop, observer=observer, reference=given.reference)
+        for warning in unused(settings):
+            _warn(warning, settings)
         # The quotas are made once, so that they keep their counts when the settings change.
         quotas = None if given.quotas == QuotasTable() else store.quotas(**asdict(given.quotas))
         application = ReloadableApplication(settings, lambda new: build(new, store, connections, observer, quotas))
         ports = AsyncPorts(store=store, feed=store.feed, erasure=store.erasure)
         own = AsyncIncomingPayments(policy=settings.policy, ports=ports, observer=observer)
-        tasks = [sweeping(own, store.feed, given.sweep)]
-        if settings.webhooks:
-            tasks.append(relaying(own, settings.webhooks))
-        if settings.pull is not None:
-            tasks.append(registering(settings.pull, own))
+        tasks = list(_tasks(settings, own, store))
         answering = with_pull(application, given, settings.pull, own)
         logged = with_access_log(answering) if given.log.access else answering
         server = uvicorn.Server(http_config(logged))
@@ -110,6 +109,15 @@ def serve(settings: Settings) -> int:
         # and the workers share the memory of these modules.
         gc.freeze()
         return run_workers(listeners, work, application.reload)
+
+
+def _tasks(settings: Settings, service: AsyncIncomingPayments, store: AsyncSqliteStore) -> Iterator[Task]:
+    """Yield the background tasks of each worker."""
+    yield sweeping(service, store.feed, settings.given.sweep)
+    if settings.webhooks:
+        yield relaying(service, settings.webhooks)
+    if settings.pull is not None:
+        yield registering(settings.pull, service)
 
 
 def exit_status(stops: Sequence[StoreStopped]) -> int:

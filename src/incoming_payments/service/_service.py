@@ -1,47 +1,51 @@
-"""The sync and the async service. The functions at the top of this module become the methods of both classes."""
+"""The sync and the async service. The functions here and in `_operating` become the methods of both classes."""
 
 import functools
 import inspect
-import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, get_args
 
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.events import Event
-from incoming_payments.domain.feed import Consumer, DeliveryRecord, FeedEvent
+from incoming_payments.domain.feed import Consumer
 from incoming_payments.domain.listing import PaymentPage
 from incoming_payments.domain.payment import Credit, IncomingPayment, PaymentId
 from incoming_payments.domain.reference import Reference
 from incoming_payments.domain.transitions import State
 from incoming_payments.endpoints.open_payments import Request, Response, http_refusal
-from incoming_payments.errors import ConfigurationError, HttpRefused, PaymentNotFound
+from incoming_payments.errors import ConfigurationError, HttpRefused
 from incoming_payments.flows.complete import complete
 from incoming_payments.flows.create import create_for_host
-from incoming_payments.flows.dead_letters import dead_letters, read_delivery, redeliver
-from incoming_payments.flows.erase import erase_old_metadata
-from incoming_payments.flows.expire import announce_expired
 from incoming_payments.flows.list import list_for_host
-from incoming_payments.flows.machinery.effects import EraseMetadata, Flow, LoadEvents, LoadPayment
+from incoming_payments.flows.machinery.effects import Flow, LoadEvents, LoadPayment
 from incoming_payments.flows.machinery.ports import AsyncPorts, Ports
 from incoming_payments.flows.machinery.run import arun, run
 from incoming_payments.flows.receive import receive
 from incoming_payments.flows.receive_packet import receive_packet
 from incoming_payments.ilp import Peer
-from incoming_payments.limits import DEAD_LETTERS_MAX, SWEEP_PAYMENTS_MAX
-from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.service._base import Service, check
+from incoming_payments.service._operating import (
+    announce_expired,
+    consumers,
+    dead_letters,
+    disable,
+    erase_metadata,
+    erase_old_metadata,
+    is_ready,
+    read_delivery,
+    redeliver,
+    remove_batch,
+    set_enabled,
+    skip_batch,
+)
 
 if TYPE_CHECKING:
     from incoming_payments.relay import AsyncRelay, Handler, Relay, RelayOptions
 
-logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
 P = ParamSpec("P")
-
-_NO_PAYMENT: Final = PaymentId("00000000-0000-0000-0000-000000000000")
 
 
 # --- the methods of both classes ---------------------------------------------------------------------
@@ -202,74 +206,6 @@ def _events(service: Service[Any], payment: PaymentId | str) -> Flow[Sequence[Ev
     return (yield from LoadEvents(service.policy.payment_id(payment)))
 
 
-def _announce_expired(service: Service[Any], *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[int]:
-    """Write the `expired` event of at most `limit` payments that have expired. Return the number of payments found.
-
-    Call this method periodically. If the result is `limit`, call it again at once, because more payments may have
-    expired.
-    """
-    return (yield from announce_expired(service.clock(), limit=limit))
-
-
-def _dead_letters(
-    _: Service[Any], consumer: str, *, after: DeliveryRecord | None = None, limit: int = DEAD_LETTERS_MAX
-) -> Flow[Sequence[DeliveryRecord]]:
-    """Return at most `limit` dead letters of `consumer`, oldest first. `after` is the last one of an earlier page.
-
-    Raises `ConsumerNotFound` and `InvalidValue`.
-    """
-    return (yield from dead_letters(consumer, after=after, limit=limit))
-
-
-def _read_delivery(_: Service[Any], delivery: DeliveryRecord) -> Flow[Sequence[FeedEvent]]:
-    """Return the events of `delivery`, oldest first. This reads all events of its payment."""
-    return (yield from read_delivery(delivery))
-
-
-def _redeliver(service: Service[Any], delivery: DeliveryRecord) -> Flow[None]:
-    """Make the dead letter `delivery` due again. Its attempts count from the beginning. Raises `DeliveryNotFound`.
-
-    The delivery has the same id as before. It may arrive after later events of its payment.
-    """
-    yield from redeliver(delivery, service.clock())
-
-
-def _erase_metadata(service: Service[Any], payment: PaymentId | str) -> Flow[IncomingPayment]:
-    """Erase the metadata of `payment`, and return the payment without it. The other data of the payment stays.
-
-    When the method returns, the metadata is in none of the files of the database. Backups still have it. A repeated
-    call is safe, so repeat a call that was interrupted. Raises `PaymentNotFound`, `PortMissing` if the service has no
-    port `erasure`, and `StoreUnavailable` if a log may still hold the metadata.
-    """
-    return (yield from EraseMetadata(service.policy.payment_id(payment)))
-
-
-def _erase_old_metadata(service: Service[Any], *, kept_s: int) -> Flow[bool]:
-    """Erase the metadata of a batch of the payments that ended more than `kept_s` seconds ago.
-
-    Return whether none is left. If not, call the method again. A payment ends when it is completed, or when it expires
-    and `announce_expired` has written its `expired` event. Raises `InvalidValue` unless `kept_s` is an integer from 0
-    to `limits.KEPT_S_MAX`, and the exceptions of `erase_metadata`.
-    """
-    return (yield from erase_old_metadata(service.clock(), kept_s=kept_s))
-
-
-def _is_ready(service: Service[Any]) -> Flow[bool]:
-    """Return whether the store answers, for a readiness check. If not, the log shows the failure.
-
-    The result does not depend on the authorization server, because packets and credits of the host need only the store.
-    """
-    try:
-        yield from LoadPayment(_NO_PAYMENT)
-    except PaymentNotFound:
-        return True
-    except Exception as error:  # noqa: BLE001 - it is logged
-        if service.unready_lines.admits(logger, "failed readiness checks"):
-            text = "a readiness check failed, because the store failed"
-            log_event(logger, logging.ERROR, LogEvent.NOT_READY, text, error=error)
-    return False
-
-
 Method = Callable[Concatenate[Any, P], Flow[T]]
 
 
@@ -340,13 +276,35 @@ class IncomingPayments(Service[Ports]):
     receive_packet = _sync(_receive_packet)
     complete = _sync(_complete)
     events = _sync(_events)
-    announce_expired = _sync(_announce_expired)
-    dead_letters = _sync(_dead_letters)
-    read_delivery = _sync(_read_delivery)
-    redeliver = _sync(_redeliver)
-    erase_metadata = _sync(_erase_metadata)
-    erase_old_metadata = _sync(_erase_old_metadata)
-    is_ready = _sync(_is_ready)
+    announce_expired = _sync(announce_expired)
+    dead_letters = _sync(dead_letters)
+    read_delivery = _sync(read_delivery)
+    redeliver = _sync(redeliver)
+    consumers = _sync(consumers)
+    disable = _sync(disable)
+    erase_metadata = _sync(erase_metadata)
+    erase_old_metadata = _sync(erase_old_metadata)
+    is_ready = _sync(is_ready)
+
+    def enable(self, consumer: str, *, skip: bool = False) -> None:
+        """Enable `consumer` again. It continues where it was.
+
+        If `skip` is true, first drop the deliveries that were due before this call, in batches. With them, drop all
+        events that their payments have by then. Raises `ConsumerNotFound` and `InvalidValue`.
+        """
+        now = self.clock()
+        while skip and not self.run(skip_batch(consumer, now)):
+            pass
+        self.run(set_enabled(consumer, now, enabled=True))
+
+    def remove_consumer(self, consumer: str) -> None:
+        """Remove `consumer` with its deliveries and dead letters, in batches. Stop its relays first.
+
+        The payments and their events stay. A repeated call is safe after an interrupted one: it removes the rest.
+        Raises `ConsumerNotFound` and `InvalidValue`.
+        """
+        while not self.run(remove_batch(consumer)):
+            pass
 
     def relay(self, consumer: Consumer, handler: "Handler", **options: "Unpack[RelayOptions]") -> "Relay":
         """Return a relay, which registers `consumer` and calls `handler` with each of its deliveries.
@@ -382,13 +340,25 @@ class AsyncIncomingPayments(Service[AsyncPorts | Ports]):
     receive_packet = _async(_receive_packet)
     complete = _async(_complete)
     events = _async(_events)
-    announce_expired = _async(_announce_expired)
-    dead_letters = _async(_dead_letters)
-    read_delivery = _async(_read_delivery)
-    redeliver = _async(_redeliver)
-    erase_metadata = _async(_erase_metadata)
-    erase_old_metadata = _async(_erase_old_metadata)
-    is_ready = _async(_is_ready)
+    announce_expired = _async(announce_expired)
+    dead_letters = _async(dead_letters)
+    read_delivery = _async(read_delivery)
+    redeliver = _async(redeliver)
+    consumers = _async(consumers)
+    disable = _async(disable)
+    erase_metadata = _async(erase_metadata)
+    erase_old_metadata = _async(erase_old_metadata)
+    is_ready = _async(is_ready)
+
+    async def enable(self, consumer: str, *, skip: bool = False) -> None:
+        now = self.clock()
+        while skip and not await self.run(skip_batch(consumer, now)):
+            pass
+        await self.run(set_enabled(consumer, now, enabled=True))
+
+    async def remove_consumer(self, consumer: str) -> None:
+        while not await self.run(remove_batch(consumer)):
+            pass
 
     def relay(self, consumer: Consumer, handler: "Handler", **options: "Unpack[RelayOptions]") -> "AsyncRelay":
         from incoming_payments.relay import AsyncRelay, RelaySettings
@@ -398,3 +368,5 @@ class AsyncIncomingPayments(Service[AsyncPorts | Ports]):
 
 
 AsyncIncomingPayments.relay.__doc__ = IncomingPayments.relay.__doc__
+AsyncIncomingPayments.enable.__doc__ = IncomingPayments.enable.__doc__
+AsyncIncomingPayments.remove_consumer.__doc__ = IncomingPayments.remove_consumer.__doc__

@@ -574,7 +574,7 @@ def test_trouble_is_logged_once_and_the_relay_tries_again(
         eventually(lambda: host.records(id) and host.records(id)[0].ending)
     [line] = [record for record in caplog.records if record.__dict__["event"] == "relay_failed"]
     assert line.levelno == logging.ERROR
-    assert "StoreUnavailable: busy" in line.getMessage()
+    assert "store_unavailable: busy" in line.getMessage()
 
 
 @each_way

@@ -63,7 +63,9 @@ def test_function_that_returns_a_coroutine_is_no_success(way: str) -> None:
     with host.relaying():
         id = host.create()
         eventually(lambda: host.records(id) and host.records(id)[0].error)
-    assert host.records(id)[0].error == ("ConfigurationError: the handler returns a coroutine: write it with async def")
+    assert host.records(id)[0].error == (
+        "configuration_error: the handler returns a coroutine: write it with async def"
+    )
 
 
 def test_run_returns_after_stop() -> None:

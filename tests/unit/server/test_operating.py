@@ -1,4 +1,4 @@
-"""The operator commands: `list`, `show`, `dead-letters`, `redeliver` and `check-config`."""
+"""The operator commands, which show payments, deliveries and consumers, or change them."""
 
 import json
 import sys
@@ -10,10 +10,11 @@ import pytest
 
 from incoming_payments.domain.feed import Consumer, Failed, Start, consumer_name
 from incoming_payments.domain.payment import CreditId, PaymentId
+from incoming_payments.limits import FEED_ROWS_MAX
 from incoming_payments.server.command import main
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET
 from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.testing import a_creation, crediting
+from incoming_payments.testing import a_creation, a_wallet_address, crediting
 
 NOW = datetime.now(UTC)
 METADATA = '{"note":"\\u001b[31mred [bold]"}'
@@ -48,6 +49,16 @@ def answer(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) ->
     """Return the JSON that a command prints."""
     run(folder, *arguments, "--json")
     return json.loads(capsys.readouterr().out)
+
+
+def add_webhook(folder: Path, name: str) -> None:
+    """Add an endpoint to the configuration."""
+    secret = folder / "webhook-secret.txt"
+    secret.write_text("whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0\n", "utf-8")
+    secret.chmod(0o600)
+    lines = f'\n[[webhooks]]\nname = "{name}"\nurl = "https://shop.example/"\nsecret_files = ["{secret.name}"]\n'
+    with (folder / CONFIGURATION).open("a", encoding="utf-8") as file:
+        file.write(lines)
 
 
 def test_payments_are_listed(paid: PaymentId, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,6 +130,97 @@ def test_dead_letters_are_sent_again(paid: PaymentId, folder: Path, capsys: pyte
     assert answer(capsys, folder, "dead-letters") == []
 
 
+@pytest.mark.usefixtures("paid")
+def test_consumers_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each consumer has its state, its filter, and the time since when its oldest delivery waits."""
+    hour, name, alice = timedelta(hours=1), consumer_name("push"), a_wallet_address().url
+    push = Consumer(name=name, kinds=["expired", "created"], wallet_addresses=[alice], down_after_s=60)
+    with SqliteStore(folder / "payments.sqlite3") as store:
+        store.feed.register(push, Start.NOW, NOW)
+        store.insert(a_creation(now=NOW))
+        [delivery] = store.feed.claim(name, lambda _: b"", now=NOW, until=NOW + hour, limit=9)
+        store.feed.settle(delivery, Failed(error="no", retry_at=NOW), NOW - hour)
+    ledger, waits, shop = answer(capsys, folder, "consumers")
+    assert (ledger["name"], waits["name"], shop["name"]) == ("ledger", "push", "shop")
+    assert (ledger["state"], waits["state"], shop["state"]) == ("ready", "down", "ready")
+    assert (shop["kinds"], shop["walletAddresses"], shop["failingSince"], shop["disabledAt"]) == (None,) * 4
+    assert waits["kinds"] == ["created", "expired"]
+    assert waits["walletAddresses"] == [alice]
+    assert waits["failingSince"] < waits["oldestDueAt"]
+    run(folder, "consumers")
+    table = capsys.readouterr().out
+    assert "3 consumers" in table
+    assert "push" in table
+
+
+def test_a_registration_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A consumer gets no deliveries before its registration over old events is complete."""
+    with SqliteStore(folder / "payments.sqlite3") as store:
+        for _ in range(FEED_ROWS_MAX):
+            store.insert(a_creation(now=NOW))
+        assert not store.feed.register(Consumer(name="ledger"), Start.BEGINNING, NOW)
+    [ledger] = answer(capsys, folder, "consumers")
+    assert ledger["state"] == "registering"
+
+
+@pytest.mark.parametrize(("skip", "waits"), [([], True), (["--skip"], False)])
+@pytest.mark.usefixtures("paid")
+def test_a_consumer_is_disabled_and_enabled(
+    folder: Path, capsys: pytest.CaptureFixture[str], skip: list[str], waits: bool
+) -> None:
+    """A consumer that is enabled again continues where it was, or drops what waits."""
+    assert answer(capsys, folder, "disable-consumer", "shop") == {"name": "shop", "state": "disabled"}
+    shop = answer(capsys, folder, "consumers")[1]
+    assert (shop["state"], shop["disabledAt"] is None, shop["oldestDueAt"] is None) == ("disabled", False, False)
+    assert answer(capsys, folder, "enable-consumer", "shop", *skip) == {"name": "shop", "state": "enabled"}
+    shop = answer(capsys, folder, "consumers")[1]
+    assert (shop["state"], shop["disabledAt"], shop["oldestDueAt"] is not None) == ("ready", None, waits)
+    run(folder, "disable-consumer", "shop")
+    assert "shop is disabled. Its deliveries wait until you enable it again." in capsys.readouterr().out
+    run(folder, "enable-consumer", "shop", *skip)
+    assert "shop is enabled. The deliveries that wait" in capsys.readouterr().out
+
+
+def test_a_consumer_is_removed(paid: PaymentId, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its deliveries go with it. The payments, and the other consumers, stay."""
+    assert answer(capsys, folder, "remove-consumer", "ledger") == {"name": "ledger", "state": "removed"}
+    assert [state["name"] for state in answer(capsys, folder, "consumers")] == ["shop"]
+    assert answer(capsys, folder, "show", paid)["deliveries"] == []
+    run(folder, "remove-consumer", "shop")
+    assert "shop and its deliveries are removed. The payments stay." in capsys.readouterr().out
+    assert answer(capsys, folder, "consumers") == []
+
+
+@pytest.mark.usefixtures("paid")
+def test_a_configured_webhook_is_not_removed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`serve` would register it again, and its waiting events would be lost."""
+    add_webhook(folder, "ledger")
+    run(folder, "remove-consumer", "ledger", status=1)
+    says = "table with the name ledger: remove the table, restart serve, and repeat the command"
+    assert says in capsys.readouterr().err
+    assert len(answer(capsys, folder, "consumers")) == 2
+
+
+@pytest.mark.usefixtures("paid")
+def test_unused_consumers_get_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`check-config` names the command that removes them, if a process has the database open."""
+    add_webhook(folder, "ledger")
+    assert answer(capsys, folder, "check-config")["warnings"] == []
+    with SqliteStore(folder / "payments.sqlite3"):
+        [warning] = answer(capsys, folder, "check-config")["warnings"]
+    assert "the database keeps deliveries for the consumer shop, which no [[webhooks]] and no [[consumer]]" in warning
+    assert f"`incoming-payments remove-consumer shop --config '{folder / CONFIGURATION}'`" in warning
+
+
+def test_consumers_that_cannot_be_read_get_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The configuration is valid, whatever is wrong with the files of the database."""
+    lock = folder / "payments.sqlite3-lock"
+    lock.symlink_to(lock)
+    checked = answer(capsys, folder, "check-config")
+    assert checked["isValid"] is True
+    assert "the consumers in the database were not checked: " in checked["warnings"][0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -129,6 +231,10 @@ def test_dead_letters_are_sent_again(paid: PaymentId, folder: Path, capsys: pyte
         (["dead-letters", "nobody"], "the feed has no consumer nobody"),
         (["redeliver", "ledger", "x"], "'x' is no id of a delivery: give an id that `incoming-payments dead-letters`"),
         (["redeliver", "shop", "019b76da-a800-7000-8000-000000000000_1_1"], "019b76da"),
+        (["enable-consumer", "Shop"], "the name of a consumer must have"),
+        (["enable-consumer", "nobody", "--skip"], "the feed has no consumer nobody"),
+        (["disable-consumer", "nobody"], "the feed has no consumer nobody"),
+        (["remove-consumer", "nobody"], "the feed has no consumer nobody"),
     ],
 )
 @pytest.mark.usefixtures("paid")
@@ -142,7 +248,10 @@ def test_errors_have_status_1(
     assert says in error
 
 
-@pytest.mark.parametrize("command", [["list"], ["dead-letters"], ["redeliver", "ledger", "--all"]])
+@pytest.mark.parametrize(
+    "command",
+    [["list"], ["dead-letters"], ["redeliver", "ledger", "--all"], ["consumers"], ["remove-consumer", "ledger"]],
+)
 def test_a_missing_database_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
     """An operator command creates no database."""
     run(folder, *command, status=1)
@@ -160,7 +269,7 @@ def test_wrong_usage_has_status_2(arguments: list[str]) -> None:
 
 
 def test_a_configuration_is_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`check-config` prints the warnings, or the error. It opens no database."""
+    """`check-config` prints the warnings, or the error. It creates no database."""
     assert answer(capsys, folder, "check-config")["isValid"] is True
     (folder / CONFIGURATION).chmod(0o644)
     run(folder, "check-config")
@@ -180,7 +289,7 @@ def test_a_configuration_is_checked(folder: Path, capsys: pytest.CaptureFixture[
 
 def test_no_output_has_a_secret(paid: PaymentId, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither tables nor JSON contain tokens, server secrets or payloads."""
-    for command in (["list"], ["show", paid], ["dead-letters"], ["check-config"]):
+    for command in (["list"], ["show", paid], ["dead-letters"], ["consumers"], ["check-config"]):
         for form in ([], ["--json"]):
             run(folder, *command, *form)
     output = capsys.readouterr()

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import standardwebhooks
 
 from incoming_payments.domain.events import EventKind
+from incoming_payments.domain.feed import Consumer, Start
 from incoming_payments.domain.payment import wallet_address_url
 from incoming_payments.errors import ConfigurationError, StoreUnavailable
 from incoming_payments.flows.machinery.ports import AsyncPorts
@@ -22,6 +24,7 @@ from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.init import CONFIGURATION
 from incoming_payments.service import AsyncIncomingPayments
 from incoming_payments.stores.memory import MemoryStore
+from incoming_payments.stores.sqlite import SqliteStore
 from kits.processes import Bank, await_lines
 from kits.scripted_server import Exchange, ScriptedServer, scripted_server
 
@@ -161,6 +164,25 @@ def test_workers_share_the_webhooks(bank: Bank, receiver: ScriptedServer) -> Non
         assert webhook(second)["data"]["paymentId"] == last
     assert len(killed) == 2
     assert "Traceback" not in bank.log.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("form", "begins"),
+    [("text", "incoming-payments: warning: "), ("json", '"event": "configuration_warning"')],
+)
+def test_consumers_without_a_table_get_a_warning(bank: Bank, receiver: ScriptedServer, form: str, begins: str) -> None:
+    """`serve` names the command that removes such a consumer."""
+    add(bank.folder, TABLE.format(url=receiver.url))
+    bank.edit('# format = "json"', f'format = "{form}"')
+    with SqliteStore(bank.folder / "payments.sqlite3") as store:
+        for name in ("shop", "old-shop"):
+            store.feed.register(Consumer(name=name), Start.NOW, datetime.now(UTC))
+    with bank.serving():
+        await_lines(bank.log, "Application startup complete")
+    lines = [line for line in bank.log.read_text("utf-8").splitlines() if "[[webhooks]]" in line]
+    assert len(lines) == 1
+    assert begins in lines[0]
+    assert "incoming-payments remove-consumer old-shop --config " in lines[0]
 
 
 def test_webhooks_start_again_after_a_failure(

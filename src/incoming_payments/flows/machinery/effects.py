@@ -11,7 +11,6 @@ from attrs import frozen
 
 from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.events import Event
-from incoming_payments.domain.feed import ConsumerName, Delivery, DeliveryRecord, LeasedDelivery, Result
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
@@ -318,55 +317,3 @@ class FindPayments(Effect[Sequence[IncomingPayment]]):
     method: ClassVar = "store.find_payments"
     answers: ClassVar = (Sequence,)
     query: PaymentQuery
-
-
-@frozen
-class FindDeadLetters(Effect[Sequence[DeliveryRecord]]):
-    """Return at most `limit` dead letters of a consumer that follow `after`, oldest first."""
-
-    method: ClassVar = "feed.dead_letters"
-    answers: ClassVar = (Sequence,)
-    consumer: ConsumerName
-    after: DeliveryRecord | None
-    limit: int
-
-
-@frozen
-class Redeliver(Effect[None]):
-    """Make a dead letter due again at the time `now`."""
-
-    method: ClassVar = "feed.redeliver"
-    delivery: DeliveryRecord
-    now: datetime
-
-
-@frozen
-class FindNextDue(Effect[datetime | None]):
-    """Return the time at which the next delivery of a consumer is due, or `None`. The time may have passed."""
-
-    method: ClassVar = "feed.next_due"
-    answers: ClassVar = (datetime, NoneType)
-    consumer: ConsumerName
-
-
-@frozen
-class ClaimDeliveries(Effect[Sequence[Delivery]]):
-    """Lease at most `limit` due deliveries until `until`. New deliveries have no payload."""
-
-    method: ClassVar = "feed.claim"
-    answers: ClassVar = (Sequence,)
-    consumer: ConsumerName
-    now: datetime
-    until: datetime
-    limit: int
-
-
-@frozen
-class SettleDelivery(Effect[bool]):
-    """Store what follows from `result`. The answer is false if the delivery has no longer the lease."""
-
-    method: ClassVar = "feed.settle"
-    answers: ClassVar = (bool,)
-    delivery: LeasedDelivery
-    result: Result
-    now: datetime

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError, FlowStuck, PortMissing
-from incoming_payments.flows.machinery import effects
+from incoming_payments.flows.machinery import effects, feed_effects
 from incoming_payments.flows.machinery.approvals import only_approved
 from incoming_payments.flows.machinery.bounded import BoundedCall
 from incoming_payments.flows.machinery.observed import EffectReporter
@@ -48,27 +48,34 @@ _ROUTES: Final[Mapping[type[effects.Effect[Any]], tuple[str, Callable[[Any, Any]
     effects.EraseMetadata: ("erasure", lambda port, effect: port.erase(effect.id)),
     effects.EraseEnded: ("erasure", lambda port, effect: port.erase_ended(effect.before)),
     effects.FindPayments: ("store", lambda port, effect: port.find_payments(effect.query)),
-    effects.FindDeadLetters: (
+    feed_effects.FindDeadLetters: (
         "feed",
         lambda port, effect: port.dead_letters(effect.consumer, effect.after, effect.limit),
     ),
-    effects.Redeliver: (
+    feed_effects.Redeliver: (
         "feed",
         lambda port, effect: port.redeliver(
             effect.delivery.consumer, effect.delivery.payment_id, effect.delivery.first_version, effect.now
         ),
     ),
-    effects.FindNextDue: ("feed", lambda port, effect: port.next_due(effect.consumer)),
-    effects.ClaimDeliveries: (
+    feed_effects.FindNextDue: ("feed", lambda port, effect: port.next_due(effect.consumer)),
+    feed_effects.ClaimDeliveries: (
         "feed",
         lambda port, effect: port.claim(
             effect.consumer, _no_payload, now=effect.now, until=effect.until, limit=effect.limit
         ),
     ),
-    effects.SettleDelivery: (
+    feed_effects.SettleDelivery: (
         "feed",
         lambda port, effect: port.settle(effect.delivery, effect.result, effect.now),
     ),
+    feed_effects.FindConsumers: ("feed", lambda port, _: port.consumers()),
+    feed_effects.EnableConsumer: (
+        "feed",
+        lambda port, effect: port.set_enabled(effect.consumer, effect.now, enabled=effect.enabled),
+    ),
+    feed_effects.SkipDeliveries: ("feed", lambda port, effect: port.skip(effect.consumer, effect.now)),
+    feed_effects.RemoveConsumer: ("feed", lambda port, effect: port.remove(effect.consumer)),
 }
 # The answers when an optional port is missing. Every request is approved, and no quota applies.
 _WITHOUT_PORT: Final[Mapping[type[effects.Effect[Any]], Any]] = {
