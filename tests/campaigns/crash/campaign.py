@@ -3,6 +3,7 @@
     nox -s crash                          200 kills
     nox -s crash -- --kills N --seed S    the choices of seed S again: which processes are killed, and the requests
     nox -s crash -- --workers N           the service has N worker processes, and most kills hit one of them
+    nox -s crash -- --feed                kill the consumers of the feed and the relays of webhooks instead (`feed`)
 
 `serve`, as users run it, is killed with SIGKILL and started again. Meanwhile other processes send it STREAM packets,
 create payments over HTTP, and credit money in its database. Some kills hit one of these clients as well. The clients

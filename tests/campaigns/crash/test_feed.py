@@ -9,21 +9,26 @@ from typing import Final
 
 import pytest
 
-from campaigns.crash.feed import CONSUMERS, Arrival, violations_of
+from campaigns.crash import webhooks
+from campaigns.crash.arrivals import Arrival, Facts, violations_of
+from campaigns.crash.feed import CONSUMERS
 from campaigns.crash.service import environment
 
-ROUNDS: Final = 20
+ROUNDS: Final = 4
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 def test_each_event_arrives_although_all_processes_are_killed(tmp_path: Path) -> None:
-    """The program compares the arrivals at three consumers, one of them of a relay, with the database."""
+    """The program compares the arrivals at consumers, one of them of webhooks, with the database, and audits it."""
     command = [sys.executable, "-m", "campaigns.crash.feed", str(tmp_path), "7", str(ROUNDS)]
     run = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=300)
-    assert (run.returncode, run.stderr) == (0, "")
-    killed, arrivals, again = (int(word) for word in run.stdout.split() if word.isdigit())
-    assert killed > ROUNDS
-    assert arrivals > again > 0
+    assert (run.returncode, run.stderr) == (0, ""), run.stdout
+    lines = (line.rpartition(" ") for line in run.stdout.splitlines())
+    figures = {name.strip(): int(figure) for name, _, figure in lines}
+    assert figures["processes killed"] > figures["relays of webhooks killed"] > ROUNDS
+    assert figures["arrivals at single"] > figures["duplicates at single"] > 0
+    assert figures[f"arrivals at {webhooks.NAME}"] > figures[f"duplicates at {webhooks.NAME}"]
+    assert figures["deliveries audited"] > figures["payments audited"] > 0
 
 
 def facts(version: int) -> list[str | int | None]:
@@ -63,3 +68,25 @@ def test_an_excluded_event_is_found() -> None:
     """The filter of the consumer excludes credits."""
     found = list(violations_of(CONSUMERS[2], HONEST, STORED))
     assert [text for text in found if "is excluded" in text] == [f"the event is excluded: p_{n}" for n in (2, 3, 4)]
+
+
+def webhook(total: str, credited: str) -> Arrival:
+    """Return the arrival of a webhook of the credits with the versions 2 and 3."""
+    data = {"paymentId": "p", "firstVersion": 2, "lastVersion": 3, "receivedAmount": {"value": total}}
+    data |= {"creditCount": 2, "creditedAmount": {"value": credited}}
+    return "p_2_3", json.dumps({"type": "payment.credited", "data": data})
+
+
+@pytest.mark.parametrize(("total", "credited", "found"), [("2", "2", False), ("3", "2", True), ("2", "1", True)])
+def test_a_webhook_with_a_wrong_amount_is_found(total: str, credited: str, found: bool) -> None:
+    """The total and the sum of the credits follow from the stored events."""
+    stored: dict[str, Facts] = {"p_2": ["credited", 1, "wire-0"], "p_3": ["credited", 2, "wire-1"]}
+    texts = list(violations_of(CONSUMERS[0], [webhook(total, credited)], stored, read=webhooks.facts_in))
+    assert bool(texts) is found, texts
+
+
+def test_a_dead_letter_may_arrive_late() -> None:
+    """No other delivery may."""
+    arrivals = [arrival(1, 1), arrival(4, 4), arrival(2, 3)]
+    assert list(violations_of(CONSUMERS[0], arrivals, STORED, late={"p_2_3"})) == []
+    assert list(violations_of(CONSUMERS[0], arrivals, STORED, late={"p_1_1"})) != []
