@@ -16,7 +16,6 @@ from attrs import frozen
 
 from incoming_payments.domain.feed import ConsumerState, Delivery, Failed, Released, Result
 from incoming_payments.domain.retry import probe_pause_s
-from incoming_payments.errors import ConsumerNotFound
 from incoming_payments.limits import RELAY_TROUBLE_S_MIN
 from incoming_payments.ports import DeliveryAttempted, Observation
 from incoming_payments.relay._log import RelayLog
@@ -223,8 +222,6 @@ class Core:
             now = self._clock()
             try:
                 is_stored = yield Ask(partial(_settle, delivery, result, now))
-            except ConsumerNotFound:
-                return False
             except Exception as error:  # noqa: BLE001 - it is logged
                 self._log.trouble(error)
             else:

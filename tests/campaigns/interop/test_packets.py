@@ -78,7 +78,7 @@ def a_reject(draw: random.Random) -> Reject:
 
 
 def a_frame(draw: random.Random) -> Frame:
-    kind = draw.choice(FRAMES)
+    kind = draw.choice(list(FRAMES.values()))
     return kind(*(_member(draw, member) for member in fields(kind)))
 
 

@@ -18,11 +18,28 @@ import pytest
 from incoming_payments.errors import ConfigurationError, PaymentNotFound, StoreUnavailable, StoreUnusable
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore, _engine
 from incoming_payments.stores.sqlite._rows import Rows
+from incoming_payments.stores.sqlite._watch import FileWatch
 from incoming_payments.testing import a_creation
 from incoming_payments.testing.steps import create, credit
 from kits.sqlite_jobs import before_reads, busy_writer, writers
 
 # --- opening and closing ---
+
+
+def test_interrupt_at_the_end_of_an_opening_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store that is interrupted closes its connections, and the next store works."""
+    note_index = FileWatch.note_index
+
+    def interrupt(watch: FileWatch) -> None:
+        note_index(watch)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileWatch, "note_index", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            SqliteStore(path)
+    with SqliteStore(path) as store:
+        assert store.load(create(store)).received.value == 0
 
 
 @pytest.mark.parametrize(
