@@ -246,7 +246,7 @@ class Fetcher(Generic[T]):
         self._documents = evolve(self._empty)
         # Clients choose the hosts, so idle connections could use up the file descriptors of the process.
         self._http = open_http(bytes_max=DOCUMENT_BYTES_MAX, tls=self._tls, may_connect=self._may_connect, keeps=False)
-        self._thread = LoopThread(self._http)
+        self._thread = LoopThread(self._http, rests=True)
         self._waits = threading.Semaphore(self._documents.fetches)
 
     def look_up(self, url: str, suffices: Callable[[T], bool]) -> T | None:

@@ -1,15 +1,20 @@
 """An event loop in a thread of its own, in which the sync ports run the same code as the async ports."""
 
 import asyncio
+import selectors
 import threading
+import time
 import weakref
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from incoming_payments.outbound._http import HttpFailed
 
 T = TypeVar("T")
+
+_RESTS: Final = 2  # seconds to rest for each second of work
+_REST_S_MAX: Final = 0.1
 
 
 class Client(Protocol):
@@ -24,10 +29,14 @@ class LoopThread:
 
     The thread ends after `close`, or when nothing refers to this object. Then it cancels its coroutines and closes
     `clients`. A coroutine after `close` starts another thread.
+
+    With `rests`, the thread uses at most a third of a processor. Python runs one thread at a time, so otherwise servers
+    that cause much work could slow all threads of the process.
     """
 
-    def __init__(self, *clients: Client) -> None:
+    def __init__(self, *clients: Client, rests: bool = False) -> None:
         self._clients = clients
+        self._rests = rests
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -62,7 +71,7 @@ class LoopThread:
                 self._thread.join()
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.SelectorEventLoop()
+        loop = asyncio.SelectorEventLoop(_RestingSelector() if self._rests else None)
         self._thread = threading.Thread(target=_work, args=(loop, self._clients), name="incoming-payments-requests")
         self._thread.daemon = True
         try:
@@ -72,6 +81,19 @@ class LoopThread:
             raise
         self._stop = weakref.finalize(self, loop.call_soon_threadsafe, loop.stop)
         return loop
+
+
+class _RestingSelector(selectors.DefaultSelector):
+    """A selector that rests after the work of each turn of the event loop. Meanwhile, small pieces of data add up."""
+
+    _begun_s: float | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._begun_s is not None:
+            time.sleep(min(_RESTS * (time.thread_time() - self._begun_s), _REST_S_MAX))
+        ready = super().select(timeout)
+        self._begun_s = time.thread_time()
+        return ready
 
 
 def _work(loop: asyncio.AbstractEventLoop, clients: tuple[Client, ...]) -> None:
