@@ -18,8 +18,8 @@ them.
 
 `audit` measures the audit of a copy of a database with `--credits` credits, 100 in each payment.
 
-`quotas` compares creates and signed gets with and without the quotas that processes share. The ratio is that of the
-worst kind of request.
+`quotas` compares creates and signed gets over HTTP with and without the quotas that processes share. The ratio is that
+of the worst kind of request.
 
 `upgrade` measures the first start with a database of version 1 with `--payments` payments.
 
@@ -150,12 +150,12 @@ def _audit(path: Path) -> tuple[float, float]:
 
 def measure_quotas(options: argparse.Namespace, folder: Path) -> Figures:
     """Measure the part `quotas`."""
-    spent = asyncio.run(_quota_cost.measure_quotas(folder, 5 * options.turns))
+    spent = _quota_cost.measure_quotas(folder, options.turns)
     rows = [
         ["with quotas" if has else "without", *(f"{median:.0f}" for median in medians([*of.values()]))]
         for has, of in spent.items()
     ]
-    table("us of a request", ["", *spent[True]], rows)
+    table("us of processor of a request over HTTP", ["", *spent[True]], rows)
     ratios = {name: round(_feed_cost.median_ratio(times, spent[False][name]), 3) for name, times in spent[True].items()}
     return {"quota_cost_ratio": max(ratios.values()), "quota_cost_ratio_of": ratios}
 
