@@ -1,7 +1,7 @@
-"""An audit that proves the books from a database and the rules of `domain` alone.
+"""An audit that compares a SQLite database with the rules of `domain`.
 
-The audit replays the history of each payment by the decisions of `domain.lifecycle`, and compares the result with every
-row. It trusts no code that has written the rows.
+The audit replays the history of each payment with the decisions of `domain.lifecycle`, and compares the result with
+every row. It does not trust the code that wrote the rows.
 """
 
 from incoming_payments.audit._report import AuditReport, Counts, Difference

@@ -2,7 +2,7 @@
 
 A read transaction holds back the writer of the store, which cannot empty its log (`-wal`) meanwhile. So the audit reads
 in slices. Each slice opens a read-only connection, and closes it at its end. Between two slices of a live database, the
-audit pauses, so that the writer can empty the log, and so that a store that opens the database finds it closed.
+audit pauses. In this pause, the writer can empty the log, and a store that opens the database can recover the log.
 
 SQLite recovers the log when a process opens a database that no other process has open, even for reading. That is the
 task of a store (see `stores.sqlite._opening`). So the audit reads a database with a log only while a store has it open.
@@ -120,8 +120,8 @@ class Database:
         text = text_of_open(f"{self.path}-lock")
         if text not in (None, Text.IN_USE):
             raise AuditFailed(
-                f"a store of {self.path} has stopped or is being opened: correct the reason in its log, if it has "
-                "stopped, and repeat the audit while the service runs"
+                f"a store of {self.path} has stopped or is being opened: if it has stopped, correct the cause that its "
+                "log names; then repeat the audit while the service runs"
             )
         return text is not None
 
@@ -149,7 +149,7 @@ class Database:
 
 
 def unsound_parts(snapshot: Snapshot) -> Iterator[str]:
-    """Yield what is wrong with the tables and indexes. They have the constraints that keep the types of the columns."""
+    """Yield each difference of a definition from this release. The constraints of a table keep its column types."""
     found = {name: _normal(sql) for _, name, sql in snapshot.rows(_SELECT_PARTS)}
     with closing(sqlite3.connect(":memory:")) as model:
         for statement in STATEMENTS:
@@ -162,7 +162,7 @@ def unsound_parts(snapshot: Snapshot) -> Iterator[str]:
 
 
 def unsound_pages(snapshot: Snapshot) -> Iterator[str]:
-    """Yield what SQLite finds wrong with the pages, the indexes and the constraints. This reads the whole file."""
+    """Yield each error that SQLite finds in the pages, the indexes and the constraints. This reads the whole file."""
     for (text,) in snapshot.rows(f"PRAGMA integrity_check({AUDIT_DIFFERENCES_MAX})"):
         if text != "ok":
             yield text

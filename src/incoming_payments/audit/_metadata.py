@@ -1,7 +1,8 @@
-"""The rules for the metadata of payments: its place, its reference, and the list of what may be erased.
+"""The rules for the metadata of payments: its place, its reference, and the list of the metadata that may be erased.
 
-`payments.metadata_number` names the row of the table `metadata` that has the text. `payments.metadata` has the text of
-a payment that an earlier release has stored. An erasure removes the text, the number and the reference together.
+`payments.metadata_number` names the row of the table `metadata` that has the text. For a payment that an earlier
+release has stored, `payments.metadata` has the text. An erasure removes the text, the number and the reference
+together.
 """
 
 import hashlib
@@ -89,7 +90,7 @@ def select_settings(snapshot: Snapshot) -> SettingsRow:
 def check_metadata(snapshot: Snapshot, payment: PaymentRow, row: MetadataRow, settings: SettingsRow | None) -> None:
     """Raise `Contradiction` unless the metadata of a payment is in one place, with its reference.
 
-    The metadata of an ended payment must be in the list of what may be erased. `settings` is `None` if the settings are
+    The metadata of an ended payment must be in the table `metadata_to_erase`. `settings` is `None` if the settings are
     invalid.
     """
     if row.metadata is not None and row.metadata_number is not None:

@@ -111,7 +111,7 @@ class Tables:
                 tally.add(None, table, f"{number} rows have no key")
         self._check_nonces(snapshot)
         for (client,) in snapshot.rows(_SELECT_WRONG_REQUESTS):
-            tally.add(None, "request_counts", f"there must be one row of {client}, with a time")
+            tally.add(None, "request_counts", f"there must be one row of the client {client}, with a time")
         if snapshot.one(_SELECT_ID) != (1, _ID_BYTES):
             tally.add(None, "database_id", f"there must be one id of {_ID_BYTES} bytes")
         try:

@@ -52,8 +52,8 @@ class StreamRow(NamedTuple):
 class DeliveryRow(NamedTuple):
     """The columns of the table `deliveries`, without its consumer and payment.
 
-    `payload` is the type of the payload. `events` and `credited` are the numbers of events, and of `credited` events,
-    that the delivery names and that exist.
+    `payload` is the type of the payload. `events` is the number of existing events from the first to the last version,
+    and `credited` is the number of `credited` events among them.
     """
 
     first_version: Any
@@ -127,7 +127,7 @@ class Stream:
         if consumer is None:
             raise Contradiction(table, f"{self._name} is unknown")
         if version is None:
-            raise Contradiction(table, f"{self._name} has the payment, which does not exist")
+            raise Contradiction(table, f"{self._name} has a row of the payment, which does not exist")
         self._consumer = consumer
         self._stream = stream
         self._passed = 0  # the last version of the deliveries so far
@@ -145,11 +145,11 @@ class Stream:
         self._passed = row.last_version
 
     def finish(self) -> None:
-        """Check that an open stream has a delivery that has not ended. A removal deletes deliveries first."""
+        """Check that an open stream has an open delivery. The removal of a consumer deletes deliveries first."""
         if self._consumer.is_removed:
             return
         is_open = self._stream is not None and bool(self._stream.is_open)
-        self._require(is_open == self._is_open, "streams", "is open, and no delivery is")
+        self._require(is_open == self._is_open, "streams", "the stream is open, and none of its deliveries is")
 
     def _check_stream(self, row: StreamRow, version: int) -> None:
         acknowledged, head, _, is_open = row
@@ -158,7 +158,8 @@ class Stream:
             is_valid = 0 <= acknowledged < head <= version and is_open in (0, 1)
         except TypeError as error:
             raise Contradiction("streams", f"{self._name} is invalid: {error}") from error
-        text = f"is acknowledged up to {acknowledged}, with head {head} of {version} versions"
+        columns = f"acknowledged is {acknowledged}, head is {head} and is_open is {is_open}"
+        text = f"{columns}, and the payment has {version} versions"
         self._require(is_valid, "streams", text)
 
     def _check_row(self, row: DeliveryRow) -> None:

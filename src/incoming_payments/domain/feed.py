@@ -1,4 +1,4 @@
-"""The feed: the events of all payments for consumers, in deliveries that are made at least once.
+"""The feed delivers the events of all payments to consumers, at least once.
 
 The events of one payment are a *stream*. A consumer gets the events of a stream in the order of their versions. Nothing
 orders the events of two streams, so no stream waits for another one.
@@ -122,9 +122,9 @@ class Consumer:
     handled. If `joins_credits` is true, consecutive `credited` events of a payment are joined into one delivery, and
     the first of them waits `credit_delay_s` seconds for others. An event of another kind ends that wait.
 
-    A consumer without any success for `down_after_s` seconds is *down*. While it is down, it gets one delivery at a
-    time, and failed attempts do not count. After `disable_after_s` seconds without success, it is disabled. `None`
-    turns these rules off.
+    A consumer is *down* when attempts have failed for `down_after_s` seconds without any success. While it is down, it
+    gets one delivery at a time, and failed attempts do not count. After `disable_after_s` such seconds, it is disabled.
+    `None` turns a rule off.
 
     Raises `InvalidValue` for an invalid member.
     """
@@ -174,7 +174,7 @@ class Health:
     disabled_at: datetime | None = None
 
     def is_down(self, consumer: Consumer, now: datetime) -> bool:
-        """Return whether the consumer has had no success for `down_after_s`."""
+        """Return whether attempts have failed for `down_after_s` without any success."""
         return _has_failed_for(self, consumer.down_after_s, now)
 
 
@@ -239,7 +239,7 @@ class Delivery:
 
 @frozen(kw_only=True)
 class LeasedDelivery:
-    """The part of a `Delivery` that settles it, for a holder of a lease who keeps no events."""
+    """The part of a `Delivery` that is needed to settle it, for a holder of a lease that keeps no events."""
 
     consumer: ConsumerName
     payment_id: PaymentId
@@ -364,7 +364,7 @@ def claimable(consumer: Consumer, health: Health, *, limit: int, has_lease: bool
 
 
 def next_delivery(consumer: Consumer, events: Sequence[FeedEvent]) -> tuple[FeedEvent, ...]:
-    """Return the first of the waiting `events` that make one delivery: one event, or consecutive `credited` events."""
+    """Return the next delivery of the waiting `events`: the first event, or the first consecutive `credited` events."""
     if not consumer.joins_credits or events[0].kind is not EventKind.CREDITED:
         return (events[0],)
     end = 1

@@ -21,7 +21,7 @@ from incoming_payments.limits import (
     RETRY_PAUSE_S_MAX,
 )
 
-_DOUBLINGS_MAX: Final = 64  # a larger exponent makes any pause longer than the longest pause, or is an overflow
+_DOUBLINGS_MAX: Final = 64  # the largest exponent of `factor`, so that the power does not overflow
 
 
 @frozen
@@ -72,7 +72,7 @@ class RetryPolicy:
 def probe_pause_s(failing_for: timedelta) -> float:
     """Return the seconds until the next attempt for a consumer that is down, which has failed for `failing_for`.
 
-    The pauses grow with the time, so that no process has to remember the attempts of the others.
+    The pause depends only on this time, so no process has to know the attempts of the others.
 
     >>> [probe_pause_s(timedelta(minutes=minutes)) for minutes in (0, 5, 300)]
     [5.0, 30.0, 300.0]

@@ -81,11 +81,11 @@ class LogEvent(enum.StrEnum):
     DEAD_LETTER = "dead_letter", "the attempts of a delivery are used up. Read it, correct the cause, and send it again"
     LEASE_LOST = (
         "lease_lost",
-        "a handler has returned after the lease of its delivery, so the delivery may be handled twice",
+        "the result of an attempt was not stored, so the delivery may be handled twice",
     )
-    CONSUMER_DOWN = "consumer_down", "a consumer had no success for a long time, so it gets one delivery at a time"
+    CONSUMER_DOWN = "consumer_down", "a consumer has had no success for a long time, so it gets one delivery at a time"
     CONSUMER_DISABLED = "consumer_disabled", "a consumer gets no deliveries until you enable it again"
-    RELAY_FAILED = "relay_failed", "the feed did not answer a relay, which tries again. The line has the traceback"
+    RELAY_FAILED = "relay_failed", "a call of the feed failed, and the relay tries again. The line has the traceback"
     CONSUMER_UNREGISTERED = "consumer_unregistered", "`serve` could not register a consumer, and tries again"
     ON_STOP_FAILED = "on_stop_failed", "`on_stop` of the SQLite store raised an exception. The line has the traceback"
 

@@ -1,4 +1,4 @@
-"""What the answer of a webhook endpoint means, as Standard Webhooks suggests."""
+"""Decide what the answer of a webhook endpoint means, as Standard Webhooks suggests."""
 
 import math
 import re
@@ -19,7 +19,7 @@ def check_answer(answer: HttpAnswer, now: datetime) -> None:
     """Return if the status is 2xx. Raise the failure of the attempt for any other status.
 
     A status of 410 disables the endpoint. After 429, 502 and 504, the next attempt waits for at least
-    `limits.WEBHOOK_THROTTLE_S_MIN` seconds. `Retry-After` counts with each status, up to
+    `limits.WEBHOOK_THROTTLE_S_MIN` seconds. `Retry-After` counts with each other status of 400 or more, up to
     `limits.WEBHOOK_RETRY_AFTER_S_MAX` seconds.
     """
     if 200 <= answer.status <= 299:
@@ -38,7 +38,7 @@ def check_answer(answer: HttpAnswer, now: datetime) -> None:
 
 
 def _retry_after_s(value: str, now: datetime) -> float:
-    """Return the seconds in `Retry-After` (RFC 9110 §10.2.3), which is a number or a date, and 0 if it is neither."""
+    """Return the seconds in `Retry-After` (RFC 9110 §10.2.3), a number or a date. Return 0 if it is neither."""
     if _SECONDS.fullmatch(value.strip()):
         return min(float(value), WEBHOOK_RETRY_AFTER_S_MAX)
     try:

@@ -96,8 +96,8 @@ class WebhookEndpoint:
     `allow_private` to allow private IP addresses and http, for development or for a receiver in your own network.
     `tls` replaces the default TLS context.
 
-    Raises `ConfigurationError` with the name of a wrong setting. The texts of this class show neither a secret nor the
-    path of the URL.
+    Raises `ConfigurationError` with the name of a wrong setting. Neither its errors nor its `repr` shows a secret or
+    the path of the URL.
     """
 
     name: str
@@ -174,7 +174,7 @@ class WebhookSender(_Sender):
     """A handler for the relay, which sends the payload of a delivery to `endpoint`. Close it with `close`.
 
     The handler returns after an answer with status 2xx. Otherwise it raises the failure of the attempt: `RetryLater` if
-    the endpoint asks for a pause, `HandlerGone` after the status 410, or else `PortUnavailable`. Threads may share a
+    the next attempt has to wait, `HandlerGone` after the status 410, or else `PortUnavailable`. Threads may share a
     sender.
     """
 

@@ -9,13 +9,13 @@ from incoming_payments.domain.payment import IncomingPayment, PaymentId
 class Erasure(Protocol):
     """The erasure of the metadata of payments in one store.
 
-    The rest of a payment stays: its other terms, its credits and its events. Each method returns when the metadata is
-    gone from the store, also from indexes, from unused space and from logs. If the metadata may still be in a log,
-    raise `StoreUnavailable`, and finish the erasure when the method is called again.
+    The rest of a payment stays: its other terms, its credits and its events. When a method returns, the metadata is
+    gone from the store, including its indexes, unused space and logs. If the metadata may still be in a log, the method
+    raises `StoreUnavailable`, and the next call finishes the erasure.
     """
 
     def erase(self, id: PaymentId) -> IncomingPayment:
-        """Erase the metadata of the payment, and return the payment. Raise `PaymentNotFound`.
+        """Erase the metadata of the payment, and return the payment. Raise `PaymentNotFound` for an unknown id.
 
         A payment without metadata does not change.
         """

@@ -23,8 +23,8 @@ Render = Callable[[Sequence[FeedEvent]], bytes]
 class Feed(Protocol):
     """The feed of the events in one store. Each method is atomic, and returns when its result is durable.
 
-    The transaction that stores events also notes, for each consumer whose filter admits one of them, that their stream
-    is due. So a claim finds due streams by an index, however many events the store holds.
+    The transaction that stores events also notes that their stream is due, for each consumer with a filter that admits
+    one of them. So a claim finds due streams by an index, however many events the store holds.
 
     A method that takes the name of a consumer raises `ConsumerNotFound` for an unknown name.
     """
@@ -66,8 +66,8 @@ class Feed(Protocol):
     def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Store what follows from `result` (see `domain.feed.settle`), and return true.
 
-        If the delivery has no longer the lease of `delivery`, store nothing and return false. When a delivery ends, the
-        later events of its stream become due.
+        If the delivery no longer has this lease, store nothing and return false. When a delivery ends, the later events
+        of its stream become due.
         """
 
     def next_due(self, name: ConsumerName) -> datetime | None:
@@ -77,9 +77,10 @@ class Feed(Protocol):
         """Disable the consumer, or enable it again. An enabled consumer continues where it was."""
 
     def skip(self, name: ConsumerName, now: datetime) -> bool:
-        """Drop a batch of the waiting deliveries that were due by `now`. Return whether none is left.
+        """Drop a batch of the deliveries and events that wait. Return whether none is left.
 
-        With a stream that was due by `now`, drop all events that its payment has at the time of the call.
+        These are the open deliveries that are not leased, their streams, and the streams that were due by `now`. Of
+        such a stream, drop all events that its payment has at the time of the call.
         """
 
     def deliveries(self, payment: PaymentId) -> Sequence[DeliveryRecord]:
@@ -89,7 +90,7 @@ class Feed(Protocol):
         """Return at most `limit` dead letters of the consumer that follow `after`, oldest first."""
 
     def redeliver(self, name: ConsumerName, payment: PaymentId, first_version: int, now: datetime) -> None:
-        """Make a dead letter due again. Its attempts count from the beginning.
+        """Make a dead letter due again. Its next attempt has the number 1.
 
         The delivery may arrive after later events of its stream. Raises `DeliveryNotFound`.
         """

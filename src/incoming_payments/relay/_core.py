@@ -26,7 +26,7 @@ from incoming_payments.relay._slots import Attempt, Slots
 
 @frozen
 class Ask:
-    """Call the feed, and answer with its answer."""
+    """Call the feed. The answer of this step is the answer of the feed."""
 
     call: Callable[[Any], Any]
 
@@ -64,7 +64,7 @@ Steps = Generator[Step, Any, None]
 
 
 class Core:
-    """The state of one relay. `wake` ends its `Wait`, and is called in any thread."""
+    """The state of one relay. `wake` must end its `Wait`, and may be called in any thread."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Core:
         self._wake()
 
     def registering(self) -> Steps:
-        """Register the consumer, or a part of the old events."""
+        """Register the consumer, or a batch of its old events."""
         settings, now = self.settings, self._clock()
         self._is_registered = yield Ask(lambda feed: feed.register(settings.consumer, settings.start, now))
 
@@ -116,11 +116,11 @@ class Core:
             yield Wait(self.settings.poll_s)
 
     def _claiming(self, *, is_woken: bool) -> Generator[Step, Any, float]:
-        """Claim what is due, and begin its attempts. Return the seconds until the next look.
+        """Claim the due deliveries, and begin their attempts. Return the seconds until the next claim.
 
-        A claim is a write. So without a wake-up, look first whether there is something to claim. After a claim that
-        found nothing, look first too, because each change may wake a relay whose deliveries wait for more credits. With
-        16 such consumers, a credit takes 25 % less CPU time.
+        A claim is a write. So a relay that was not woken first reads whether a delivery is due. After a claim that
+        found nothing, it reads first too, because a change may wake a relay although its deliveries wait for more
+        credits. With 16 such consumers, a credit takes 25 % less CPU time.
         """
         self._wants_slot = True
         limit, idle_s = self.slots.free, self._idle_until_s - time.monotonic()
@@ -149,7 +149,7 @@ class Core:
         return 0.0 if deliveries else settings.poll_s
 
     def _until_due(self) -> Generator[Step, Any, float | None]:
-        """Return the seconds until the next look, or `None` if a delivery is due."""
+        """Return the seconds until the next claim, or `None` if a delivery is due now."""
         due_at = yield Ask(lambda feed: feed.next_due(self._name))
         if due_at is None:
             return self.settings.poll_s
@@ -164,7 +164,7 @@ class Core:
         try:
             yield Begin(attempt)
         except BaseException:
-            self.slots.settled(attempt)  # the machine has no thread left; the lease ends by itself
+            self.slots.settled(attempt)  # no thread could be started; the lease ends by itself
             raise
 
     def attempting(self, attempt: Attempt) -> Steps:

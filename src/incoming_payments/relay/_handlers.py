@@ -1,4 +1,4 @@
-"""The calls of handlers."""
+"""Call handlers."""
 
 import inspect
 
@@ -16,8 +16,9 @@ def is_async(handler: Handler) -> bool:
 def call_handler(handler: Handler, attempt: Attempt) -> None:
     """Call a sync `handler`. Raises `ConfigurationError` when it returns a coroutine, which no code would await.
 
-    Any other exception is raised as it is, or in a `RuntimeError` if it is neither an `Exception` nor an exit. Without
-    that, the `CancelledError` of an event loop inside the handler would end the attempt without a result.
+    The exceptions of the handler are raised as they are. One that is neither an `Exception` nor an exit is raised as
+    the cause of a `RuntimeError`. Otherwise the `CancelledError` of an event loop inside the handler would end the
+    attempt without a result.
     """
     try:
         answer = handler(attempt.delivery)

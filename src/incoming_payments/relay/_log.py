@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class RelayLog:
-    """The log lines about the consumer `name`. A trouble that lasts is logged once."""
+    """The log lines about the consumer `name`. A problem that persists is logged once."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -22,10 +22,10 @@ class RelayLog:
         self._is_disabled = False
 
     def trouble(self, error: Exception) -> None:
-        """Log that the feed did not answer, once until `works`."""
+        """Log that a call of the feed failed, but only once before the next `works`."""
         if not self._is_in_trouble:
             self._is_in_trouble = True
-            text = "the feed did not answer the relay of the consumer %s, which tries again: %s"
+            text = "a call of the feed failed, and the relay of the consumer %s tries again: %s"
             log_event(
                 logger, logging.ERROR, LogEvent.RELAY_FAILED, text, self._name, summary(error), error=error, depth=2
             )
@@ -56,14 +56,14 @@ class RelayLog:
             log_event(logger, logging.WARNING, LogEvent.LEASE_LOST, text, delivery.id, self._name)
 
     def down(self, since: datetime) -> None:
-        """Log that the consumer is down, once until `is_up`."""
+        """Log that the consumer is down, but only once before the next `is_up`."""
         if not self._is_down:
             self._is_down = True
-            text = "the consumer %s is down: it had no success since %s, so it gets one delivery at a time"
+            text = "the consumer %s is down: it has had no success since %s, so it gets one delivery at a time"
             log_event(logger, logging.WARNING, LogEvent.CONSUMER_DOWN, text, self._name, since.isoformat())
 
     def disabled(self) -> None:
-        """Log that the consumer is disabled, once until `is_up`."""
+        """Log that the consumer is disabled, but only once before the next `is_up`."""
         if not self._is_disabled:
             self._is_disabled = True
             text = "the consumer %s is disabled: correct the cause, and enable it again"

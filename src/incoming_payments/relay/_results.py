@@ -1,4 +1,4 @@
-"""What follows from the end of a handler."""
+"""The results of attempts."""
 
 import traceback
 from datetime import datetime, timedelta

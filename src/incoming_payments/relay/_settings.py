@@ -84,11 +84,11 @@ class RelaySettings:
     """The settings of a relay.
 
     The relay registers `consumer`, which begins at `start`, and calls `handler` with each delivery. At most
-    `concurrency` calls are in progress at the same time. An attempt fails after `attempt_s` seconds, and `retry`
-    decides about the next attempt. A lease lasts `lease_s` seconds, by default 30 seconds longer than the longest
-    attempt. When the process is killed, another process gets the delivery after that time. The relay looks for the
-    changes of other processes every `poll_s` seconds. `render` makes the payload of a delivery from its events, before
-    the first attempt.
+    `concurrency` calls are in progress at the same time. An attempt fails after `attempt_s` seconds, and `retry` is the
+    schedule of further attempts. A lease lasts `lease_s` seconds, by default 30 seconds longer than the longest
+    attempt. If the process is killed, another process gets the delivery when the lease has ended. The relay looks for
+    the changes of other processes every `poll_s` seconds. `render` makes the payload of a delivery from its events,
+    before the first attempt.
 
     Raises `ConfigurationError` for a wrong setting.
     """
@@ -115,5 +115,9 @@ class RelaySettings:
     @lease_s.validator
     def _longer_than_an_attempt(self, _: object, lease_s: float) -> None:
         if lease_s <= self.attempt_s:
-            text = f"lease_s must be more than attempt_s, which is {self.attempt_s:g}, so that a lease cannot end first"
+            text = (
+                f"lease_s must be more than attempt_s, which is {self.attempt_s:g}, so that no lease ends during an "
+                "attempt"
+            )
+
             raise ConfigurationError(text, setting="lease_s")

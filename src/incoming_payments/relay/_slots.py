@@ -21,7 +21,7 @@ class Slots:
     """The `limit` slots of a relay. Thread-safe.
 
     A slot is free again when the result of its attempt is stored and its handler has returned. So a handler that never
-    returns takes one slot for ever, and the other slots stay in use.
+    returns keeps its slot for ever, but the other slots stay in use.
     """
 
     def __init__(self, limit: int) -> None:

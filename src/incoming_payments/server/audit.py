@@ -1,4 +1,4 @@
-"""`incoming-payments audit`: prove the books of a database."""
+"""`incoming-payments audit`: compare every row of a database with the rules."""
 
 import json
 import sys

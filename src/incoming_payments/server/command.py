@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
             options.config, partial(backup, target=options.target, with_audit=options.audit)
         )
     )
-    command = commands.add_parser("audit", help="prove the books of a backup, or of a database that serve has open")
+    command = commands.add_parser("audit", help="check every row of a backup, or of a database that serve has open")
     command.add_argument("database", type=Path, help="the database, which is not changed")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(run=lambda options: audit(options.database, as_json=options.json))

@@ -41,7 +41,7 @@ def enable(settings: Settings, *, consumer: str, skip: bool, as_json: bool) -> i
     """
     with opened(settings, "to write") as store:
         _service(settings, store).enable(consumer, skip=skip)
-    dropped = "The deliveries that waited are dropped." if skip else "The deliveries that wait are due."
+    dropped = "The deliveries that waited are dropped." if skip else "It continues where it stopped."
     _print(consumer, "enabled", f"{consumer} is enabled. {dropped}", as_json=as_json)
     return 0
 

@@ -41,7 +41,7 @@ _FAR: Final = datetime.max.replace(tzinfo=UTC)
 
 @frozen
 class _Member:
-    """A consumer. One row has all consumers, so that a change of a payment finds them in one step."""
+    """A consumer. A single row holds all consumers, so that a change of a payment finds them in one step."""
 
     consumer: Consumer
     health: Health
@@ -85,7 +85,7 @@ class MemoryFeed:
     # --- for the store, under its lock ---
 
     def marks(self, payment: IncomingPayment, events: Collection[Event]) -> dict[Key, Any]:
-        """Return the rows of the streams in which the new `events` of `payment` are, to write with the events."""
+        """Return the rows of the streams that get the new `events` of `payment`, to write with the events."""
         marks: dict[Key, Any] = {}
         for member in self._members().values():
             if new := _stream_of(member.consumer, payment, events):
@@ -233,7 +233,7 @@ class MemoryFeed:
             return self._next_due(name) if member.health.disabled_at is None else None
 
     def skip(self, name: ConsumerName, now: datetime) -> bool:
-        """Drop the waiting deliveries that were due by `now` in one step, and return true."""
+        """Drop the deliveries and events that wait, in one step, and return true. See `Feed.skip`."""
         with self._lock:
             self._member(name)
             ready = self._ready(name)

@@ -76,7 +76,7 @@ class ConsumerContract(FeedHooks):
         assert settle_all(feed) == ["4"]
 
     def test_only_the_wallet_addresses_of_the_filter_arrive(self, store: PaymentStore) -> None:
-        """Also for old events."""
+        """The filter holds for old events too."""
         feed = self.feed_of(store)
         bob = a_wallet_address("https://bank.example/bob")
         consumer = partial(Consumer, wallet_addresses=[bob.url])
@@ -90,7 +90,7 @@ class ConsumerContract(FeedHooks):
     # --- consumers ---
 
     def test_a_consumer_begins_now_or_at_the_beginning(self, store: PaymentStore) -> None:
-        """Of two consumers, one gets the old events. Both get the later ones."""
+        """Only the consumer that begins at the beginning gets the old events. Both get the later ones."""
         feed = self.feed_of(store)
         id = create(store)
         credit(store, id, "wire-1", 1)
@@ -197,7 +197,7 @@ class ConsumerContract(FeedHooks):
         assert settle_all(feed) == ["1", "2"]
 
     def test_the_number_of_consumers_is_bounded(self, store: PaymentStore) -> None:
-        """Each change looks at each consumer. The error says what to do."""
+        """Each change reads all consumers, so their number is limited. The error says what to do."""
         feed = self.feed_of(store)
         for number in range(CONSUMERS_MAX):
             feed.register(Consumer(name=ConsumerName(f"c-{number}")), Start.NOW, NOW)
@@ -207,7 +207,7 @@ class ConsumerContract(FeedHooks):
         assert [state.consumer.name for state in feed.consumers()] == sorted(f"c-{n}" for n in range(CONSUMERS_MAX))
 
     def test_a_disabled_consumer_loses_nothing(self, store: PaymentStore, feed: Feed) -> None:
-        """It gets no deliveries. Enabled again, it goes on."""
+        """It gets no deliveries. When it is enabled again, it goes on."""
         id = create(store)
         feed.set_enabled(LEDGER, NOW, enabled=False)
         credit(store, id, "wire-1", 1)

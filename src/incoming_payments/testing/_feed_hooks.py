@@ -39,7 +39,7 @@ def claim(feed: Feed, name: str = LEDGER, *, after_s: float = 0, limit: int = 10
 
 
 def failed(*, retry_s: float = 0, is_last: bool = False, disables: bool = False) -> Failed:
-    """Return a failure whose retry is due `retry_s` seconds after `NOW`."""
+    """Return a failure with a retry that is due `retry_s` seconds after `NOW`."""
     return Failed(error="boom", retry_at=NOW + timedelta(seconds=retry_s), is_last=is_last, disables=disables)
 
 

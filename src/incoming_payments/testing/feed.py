@@ -11,9 +11,9 @@ class TestMyFeed(FeedContract):
         return MyStore(directory / "payments")
 ```
 
-The suite uses `store.feed`. If the feed of your store has another name, override `feed_of`. A store whose data
-belongs to one object sets `memory_only = True` instead of `open_again`. Test the feed of an async store through a
-`SyncView`.
+The suite uses `store.feed`. If the feed of your store has another name, override `feed_of`. If the data of your store
+belongs to one object, set `memory_only = True` instead of writing `open_again`. Test the feed of an async store through
+a `SyncView`.
 """
 
 # ruff: noqa: S101 - a test suite asserts
@@ -128,7 +128,7 @@ class FeedContract(ConsumerContract):
         assert settle_all(feed, "single") == ["1", "2", "3", "4", "5"]
 
     def test_a_range_never_changes(self, store: PaymentStore, feed: Feed) -> None:
-        """A credit that arrives after the first attempt is no part of the delivery, whose bytes stay the same."""
+        """A credit that arrives after the first attempt is not part of the delivery. The bytes stay the same."""
         id = create(store)
         settle_all(feed)
         credit(store, id, "wire-1", 1)
@@ -326,7 +326,7 @@ class FeedContract(ConsumerContract):
         self.await_wake(lambda: set(woken) == {"c"})
 
     def test_a_result_and_an_operator_wake_the_watchers(self, store: PaymentStore, feed: Feed) -> None:
-        """Each change that makes a delivery due wakes: a retry, a later event, and what an operator starts."""
+        """The watchers wake when a result, a later event or a call of an operator makes a delivery due."""
         woken: list[str] = []
         feed.watch(partial(woken.append, "woken"))
 

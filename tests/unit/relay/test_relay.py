@@ -653,7 +653,7 @@ def test_broken_clock_does_not_end_the_relay(way: str, caplog: pytest.LogCapture
         ({"attempt_s": 0}, "attempt_s must be a number of seconds up to 3600, not 0"),
         ({"attempt_s": "1"}, "attempt_s must be a number of seconds up to 3600, not '1'"),
         ({"poll_s": True}, "poll_s must be a number of seconds up to 3600, not True"),
-        ({"lease_s": 30}, "lease_s must be more than attempt_s, which is 30, so that a lease cannot end first"),
+        ({"lease_s": 30}, "lease_s must be more than attempt_s, which is 30, so that no lease ends during an attempt"),
         ({"lease_s": 8000}, "lease_s must be a number of seconds up to 7200, not 8000"),
         ({"render": b""}, "render must not be bytes: pass a function that takes a list of FeedEvent"),
     ],

@@ -178,7 +178,8 @@ def test_a_consumer_is_disabled_and_enabled(
     run(folder, "disable-consumer", "shop")
     assert "shop is disabled. Its deliveries wait until you enable it again." in capsys.readouterr().out
     run(folder, "enable-consumer", "shop", *skip)
-    assert "shop is enabled. The deliveries that wait" in capsys.readouterr().out
+    follows = "It continues where it stopped." if waits else "The deliveries that waited are dropped."
+    assert f"shop is enabled. {follows}" in capsys.readouterr().out
 
 
 def test_a_consumer_is_removed(paid: PaymentId, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

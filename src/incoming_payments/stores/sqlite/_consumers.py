@@ -44,7 +44,7 @@ _REMOVE_CONSUMER: Final = "DELETE FROM consumers WHERE name = ?"
 
 
 def register(rows: Batch, consumer: Consumer, start: Start, now: datetime) -> bool:
-    """Register `consumer`, or pass over the next old payments. See `Feed.register`."""
+    """Register `consumer`, or a batch of old payments for it. See `Feed.register`."""
     row = rows.connection.execute("SELECT scanned_to, is_removed FROM consumers WHERE name = ?", (consumer.name,))
     found = row.fetchone()
     if found is None:
@@ -64,7 +64,7 @@ def register(rows: Batch, consumer: Consumer, start: Start, now: datetime) -> bo
 
 
 def _scan(rows: Batch, consumer: Consumer, after: str, now: datetime) -> bool:
-    """Note the streams of the next old payments, and return whether there are no others."""
+    """Note the streams of a batch of old payments, and return whether none is left."""
     page = rows.connection.execute(_SELECT_OLD, (after, FEED_ROWS_MAX)).fetchall()
     streams = []
     for id, version, wallet_address in page:

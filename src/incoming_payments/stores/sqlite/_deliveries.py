@@ -1,7 +1,7 @@
 """The deliveries of the feed. Each function is one job of the writer, or one read.
 
-A function that raises an error of this library raises it before its first write. No statement reads more than what is
-due: each finds its rows by a primary key or by an index, however many events the database holds.
+A function that raises an error of this library raises it before its first write. Each statement finds its rows by a
+primary key or by an index, however many events the database holds.
 """
 
 import os
@@ -267,7 +267,7 @@ def forget(rows: Batch, before: datetime) -> bool:
 
 
 def skip(rows: Batch, name: ConsumerName, now: datetime) -> bool:
-    """Drop the next waiting deliveries. See `Feed.skip`."""
+    """Drop a batch of the deliveries and events that wait. See `Feed.skip`."""
     require(rows, name)
     connection, at = rows.connection, _micros(now)
     waiting = connection.execute(_SELECT_WAITING, (name, at, FEED_ROWS_MAX)).fetchall()

@@ -3,13 +3,13 @@
 A page of the database and a page of the log can hold a text that no row has any more. The store takes these steps, so
 that no copy of the metadata stays in its files:
 
-- The metadata is in a table of its own, whose rows never move. New rows come last, no row grows, and none is deleted.
+- The metadata is in a table of its own, and its rows never move. New rows come last, no row grows, and none is deleted.
   SQLite moves the rows of other tables from page to page, and leaves copies in unused bytes, even with `secure_delete`.
 - Connections that write have `secure_delete` on, so SQLite overwrites a removed text and its overflow pages with zeros.
 - After the erasure, the store copies the log into the database, and empties the log.
 
-The row of `settings` counts the erasures, and those after which the log was emptied. So a process that is killed in
-between leaves a trace, and the next erasure, of any process, empties the log.
+The row of `settings` has the number of erasures, and the number up to which the log was emptied. If a process is killed
+in between, the two numbers differ, and the next erasure in any process empties the log.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ _NOTE_EMPTIED: Final = "UPDATE settings SET emptied = max(emptied, ?)"
 class SqliteErasure:
     """The `Erasure` port in the file of `store`. The port keeps the store open.
 
-    Every method may raise the errors of the store. It raises `StoreUnavailable` too when the log cannot be emptied
-    within `limits.STORE_BUSY_S_MAX` seconds, because a reader of another process or a backup uses the log. The metadata
-    is erased from the database then, and a repeated call empties the log.
+    Each method may raise the errors of the store. It also raises `StoreUnavailable` if a reader of another process or
+    a backup uses the log for longer than `limits.STORE_BUSY_S_MAX` seconds. The metadata is then erased from the
+    database, but not from the log, and a repeated call empties the log.
     """
 
     async_class = "the erasure of an AsyncSqliteStore"
@@ -146,7 +146,7 @@ def _remove(rows: Batch, payment: IncomingPayment) -> None:
 
 
 def _request(rows: Batch, request: LogRequest, *, is_needed: bool) -> None:
-    """Ask the writer to empty the log after the commit, if metadata was removed now or by a call that did not end."""
+    """Ask the writer to empty the log after the commit, if this call or an unfinished one removed metadata."""
     if is_needed:
         rows.connection.execute(_COUNT)
     erasures, emptied = rows.connection.execute(_SELECT_COUNTS).fetchone()
@@ -164,7 +164,7 @@ def _note_emptied(erasures: int, rows: Batch) -> None:
 
 
 def _is_idle(before: datetime, rows: Rows) -> bool:
-    """Return whether no payment has to be erased, and the log does not have to be emptied."""
+    """Return whether there is no metadata to erase, and no log to empty."""
     erasures, emptied = rows.connection.execute(_SELECT_COUNTS).fetchone()
     ended = rows.connection.execute(_SELECT_ENDED, (_micros(before), 1)).fetchone()
     return ended is None and erasures == emptied

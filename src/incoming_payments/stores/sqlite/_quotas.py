@@ -37,10 +37,10 @@ class _Usage:
 class _Requests:
     """The requests of each client in a minute. Thread-safe.
 
-    A process counts in memory. It adds its counts to the file, and reads those of the other processes, with the first
-    request of a client and then once for each `limits.QUOTA_UNSENT_PERCENT_MAX` percent of the quota. No request waits
-    for that. Requests that the other processes admitted meanwhile exceed the quota. `full_at` in the file keeps them as
-    a debt, so the client has to wait longer, and the rate over a longer time is the quota.
+    A process counts in memory. It exchanges counts with the other processes through the file: with the first request of
+    a client, and then once for each `limits.QUOTA_UNSENT_PERCENT_MAX` percent of the quota. No request waits for this
+    exchange. So the processes together may admit more requests than the quota. `full_at` in the file keeps the excess
+    as a debt: the client has to wait longer afterwards, so the rate over a longer time does not exceed the quota.
     """
 
     def __init__(self, quota: int, send: Send) -> None:
@@ -107,11 +107,11 @@ class SqliteQuotas(_Quotas):
 
     All processes that open the file share the quotas. Give each of them the same quotas.
 
-    - Unpaid payments are counted exactly. `insert` of the store raises `QuotaExceeded` if another process has inserted
-      the last unpaid payment that a client may have, after `reserve` has counted.
-    - Each further process may admit 5 % of the quota of requests too many, but at least one request, and those that
-      arrive during a commit. The client has to wait for these requests afterwards. After the loss of a process, up to
-      5 % of the quota is not counted.
+    - Unpaid payments are counted exactly. `insert` of the store raises `QuotaExceeded` if another process has used up
+      the quota since `reserve` counted.
+    - Each further process may exceed the quota of requests by 5 %, but at least by one request, and by the requests
+      that arrive during a commit. The client has to wait longer for these requests afterwards. If a process is lost, up
+      to 5 % of the quota is not counted.
     """
 
     async_class = "the quotas of an AsyncSqliteStore"

@@ -11,7 +11,7 @@ _INDEX: Final = "UPDATE payments SET reference = ? WHERE id = ? AND reference IS
 
 
 def begin_reindex(rows: Batch, reference: str | None) -> None:
-    """Name the member to index, unless a `reindex` for this member was interrupted. That one continues."""
+    """Name the member to index. If a `reindex` for this member was interrupted, continue that one."""
     member, reindexed_to = rows.connection.execute(SELECT_SETTING).fetchone()
     if member != reference or reindexed_to is None:
         rows.connection.execute(WRITE_SETTING, (reference, ""))

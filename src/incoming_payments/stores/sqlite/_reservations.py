@@ -1,4 +1,4 @@
-"""The quota of unpaid payments. The payments themselves are counted, and no second book can differ from them.
+"""The quota of unpaid payments. The store counts the payments themselves, so no stored number can differ from them.
 
 A create reserves its payment before the host approves it, and the transaction that inserts the payment counts the
 unpaid payments of the client. If there are too many, the insert is refused. So the quota is exact, although the
@@ -35,7 +35,7 @@ class _Client:
         self.reserved: dict[PaymentId, int] = {}
 
     def forget_lost(self, now: datetime) -> None:
-        """Drop the reservations of creates that have ended without a word, such as those of cancelled tasks."""
+        """Drop the reservations of creates that ended without a release, such as those of cancelled tasks."""
         for id in list(self.reserved):
             if now - id_time(id) > _RESERVED_MAX:
                 del self.reserved[id]
@@ -49,10 +49,9 @@ class Reservations:
         self._clients = RecentClients(_Client, QUOTA_CLIENTS_MAX)
 
     def reserve(self, client: ClientId, id: PaymentId, limit: int) -> bool:
-        """Reserve `id`, and return whether that was possible without a look at the stored payments.
+        """Reserve `id`, and return whether that was possible without reading the stored payments.
 
-        A read for each create would make creates 9 % slower. So only a client that was at its quota at the last count
-        needs one.
+        A read for each create would make creates 9 % slower. So only a client that may be at its quota needs one.
         """
         with self._lock:
             known = self._clients.of(client)

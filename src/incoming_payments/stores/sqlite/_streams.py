@@ -26,10 +26,10 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def mark(connection: sqlite3.Connection, changes: Iterable[tuple[IncomingPayment, Sequence[Event]]]) -> bool:
-    """Write which streams have new events. Return whether a consumer has a new event.
+    """Note for each consumer which streams have new events. Return whether any consumer has one.
 
-    A stream without a row is handled up to the new events. The exceptions are payments that an incomplete registration
-    has not reached.
+    A consumer has handled all earlier events of a stream without a row. The exceptions are payments that an incomplete
+    registration has not reached.
     """
     consumers = connection.execute(_SELECT).fetchall()
     if not consumers:

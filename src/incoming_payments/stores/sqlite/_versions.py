@@ -46,7 +46,7 @@ def prepare_tables(connection: sqlite3.Connection, path: Path, *, is_alone: bool
 
 
 def check_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `StoreUnusable` for another schema version, which another release may write at any time."""
+    """Raise `StoreUnusable` for another schema version. Another release may change the version at any time."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != VERSION:
         raise _refusal(path, version)
