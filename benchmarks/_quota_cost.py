@@ -14,13 +14,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from _load import drive, free_port, run_fast, server
-from _processes import processor_s
+from _processes import threads_s
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 
 KINDS: Final = ("create", "get")
 CLIENTS: Final = 256
 UNPAID: Final = 32
-EACH: Final = 4  # requests of each client in a turn
+EACH: Final = 2  # requests of each client in a turn
 CONNECTIONS: Final = 16
 JWK: Final = "client.jwk"
 SECRET: Final = "server-secret.hex"  # noqa: S105 - the name of a file
@@ -72,9 +72,9 @@ class Service:
             answered[payment["metadata"]["client"]] = urlsplit(payment["id"]).path
             return True
 
-        begin_s = processor_s(self._pid)
+        begin_s = threads_s(self._pid)
         run_fast(drive(self.port, [queue] * CONNECTIONS, accepts))
-        return processor_s(self._pid) - begin_s, answered
+        return threads_s(self._pid) - begin_s, answered
 
     def _request(self, kind: str, client: int, path: str) -> bytes:
         method, path, body = {

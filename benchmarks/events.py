@@ -150,7 +150,7 @@ def _audit(path: Path) -> tuple[float, float]:
 
 def measure_quotas(options: argparse.Namespace, folder: Path) -> Figures:
     """Measure the part `quotas`."""
-    spent = _quota_cost.measure_quotas(folder, options.turns)
+    spent = _quota_cost.measure_quotas(folder, 2 * options.turns)
     rows = [
         ["with quotas" if has else "without", *(f"{median:.0f}" for median in medians([*of.values()]))]
         for has, of in spent.items()

@@ -203,7 +203,7 @@ QUOTA_UNPAID_MAX: Final = 500  # the largest quota of unpaid payments, because a
 QUOTA_CLIENTS_MAX: Final = 10_000  # clients in memory, which take 200 bytes each, and 100 bytes for each unpaid payment
 QUOTA_RESERVED_S_MAX: Final = 60  # the time from the reservation for a payment to its insertion; a create is faster
 QUOTA_RETRY_S_MAX: Final = 3600  # the longest `Retry-After`, because a payer may pay at any time
-QUOTA_UNSENT_PERCENT_MAX: Final = 5  # the share of a quota that a process counts before it tells the other processes
+QUOTA_UNSENT_PERCENT_MAX: Final = 10  # the share of a quota that a process counts before it tells the other processes
 QUOTA_COUNTS_SWEPT_MAX: Final = 2  # old counts removed for each new count; with two, they never accumulate
 
 # --- flows ---

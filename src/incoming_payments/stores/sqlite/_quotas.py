@@ -109,9 +109,9 @@ class SqliteQuotas(_Quotas):
 
     - Unpaid payments are counted exactly. `insert` of the store raises `QuotaExceeded` if another process has used up
       the quota since `reserve` counted.
-    - Each further process may exceed the quota of requests by 5 %, but at least by one request, and by the requests
+    - Each further process may exceed the quota of requests by 10 %, but at least by one request, and by the requests
       that arrive during a commit. The client has to wait longer for these requests afterwards. If a process is lost, up
-      to 5 % of the quota is not counted.
+      to 10 % of the quota is not counted.
     """
 
     async_class = "the quotas of an AsyncSqliteStore"
