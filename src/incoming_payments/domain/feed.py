@@ -29,6 +29,7 @@ from incoming_payments.limits import (
     CREDIT_DELAY_S_MAX,
     DELIVERY_ERROR_CHARS_MAX,
     DELIVERY_EVENTS_MAX,
+    PROBE_S_MAX,
 )
 
 ConsumerName = NewType("ConsumerName", str)
@@ -345,7 +346,8 @@ def settle(consumer: Consumer, health: Health, attempts: int, result: Result, no
     if health.disabled_at is None and (result.disables or _has_failed_for(health, consumer.disable_after_s, now)):
         health = evolve(health, disabled_at=now)
     if is_down or health.disabled_at is not None:
-        return Settled(health=health, attempts=attempts - 1, due_at=result.retry_at, error=result.error)
+        due_at = min(result.retry_at, now + timedelta(seconds=PROBE_S_MAX))
+        return Settled(health=health, attempts=attempts - 1, due_at=due_at, error=result.error)
     if result.is_last:
         return Settled(health=health, attempts=attempts, ending=Ending.DEAD, error=result.error)
     return Settled(health=health, attempts=attempts, due_at=result.retry_at, error=result.error)

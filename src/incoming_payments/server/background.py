@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 Task = Callable[[], Coroutine[Any, Any, None]]
 
 _BEAT_S: Final = 1.0
+_END_S: Final = 3.0  # seconds for the work in flight at the end; a worker has 5 s after its last request
+_AGAIN_S: Final = 0.1  # seconds between two cancellations of a task that waits for several things
 _RESTART_S: Final = 5.0  # seconds until webhooks are started again, after the database did not answer
 _EXPIRED_AT_ONCE_MAX: Final = 100  # payments whose events one batch writes, so that other updates wait for some ms
 
@@ -42,14 +44,25 @@ def with_tasks(application: Application, *tasks: Task) -> Application:
         async def receive_and_stop() -> Message:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
-                for task in running:
-                    task.cancel()
-                await asyncio.wait(running)
+                await _end(running)
             return message
 
         await application(scope, receive_and_stop, send)
 
     return answer
+
+
+async def _end(running: Iterable["asyncio.Future[None]"]) -> None:
+    """Cancel the tasks, and wait until they have ended.
+
+    A task may still wait for something, such as the answer to a webhook. After some seconds, that is cancelled too.
+    """
+    pause_s, unfinished = _END_S, set(running)
+    while unfinished:
+        for task in unfinished:
+            task.cancel()
+        _, unfinished = await asyncio.wait(unfinished, timeout=pause_s)
+        pause_s = _AGAIN_S
 
 
 def beating(beat: Callable[[], None]) -> Task:
@@ -66,8 +79,8 @@ def beating(beat: Callable[[], None]) -> Task:
 def relaying(service: AsyncIncomingPayments, endpoints: "Sequence[WebhookEndpoint]") -> Task:
     """Return a task that sends webhooks to `endpoints`. Several processes may run this task: they share the work.
 
-    The end of the task waits for the attempts in flight. If a process is killed, the others take over its deliveries as
-    soon as their leases have ended.
+    A cancelled task first waits for the attempts in flight. If it is cancelled again, or its process is killed, the
+    other processes take over these deliveries as soon as their leases have ended.
     """
 
     async def run() -> None:

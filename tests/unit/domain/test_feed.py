@@ -35,6 +35,7 @@ SOON = NOW + timedelta(seconds=10)
 LONG_AGO = NOW - timedelta(seconds=10)
 LATER = NOW + timedelta(seconds=100)
 FAILED = Failed(error="no", retry_at=LATER)
+MUCH_LATER = Failed(error="no", retry_at=NOW + timedelta(days=1))
 LAST = Failed(error="no", retry_at=LATER, is_last=True)
 
 
@@ -130,6 +131,7 @@ def test_ids_are_unique_and_stable() -> None:
         (FAILED, Health(failing_since=SOON), 3, (SOON, None, 3, None, LATER)),
         (LAST, Health(), 3, (SOON, None, 3, Ending.DEAD, None)),
         (LAST, Health(failing_since=NOW), 3, (NOW, None, 2, None, LATER)),  # down
+        (MUCH_LATER, Health(failing_since=NOW), 3, (NOW, None, 2, None, SOON + timedelta(minutes=5))),  # the next probe
         (Failed(error="no", retry_at=LATER, is_last=True, disables=True), Health(), 3, (SOON, SOON, 2, None, LATER)),
         (LAST, Health(failing_since=SOON, disabled_at=NOW), 3, (SOON, NOW, 2, None, LATER)),
         (LAST, Health(failing_since=LONG_AGO), 3, (LONG_AGO, SOON, 2, None, LATER)),

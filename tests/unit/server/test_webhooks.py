@@ -166,6 +166,25 @@ def test_workers_share_the_webhooks(bank: Bank, receiver: ScriptedServer) -> Non
     assert "Traceback" not in bank.log.read_text("utf-8")
 
 
+def test_service_stops_although_receivers_do_not_answer(bank: Bank, receiver: ScriptedServer) -> None:
+    """The webhooks in flight are sent again by another process."""
+    other = TABLE.replace('"shop"', '"other"')
+    add(bank.folder, (TABLE + other).format(url=receiver.url).replace("timeout_s = 1", "timeout_s = 30"))
+
+    def hang(exchange: Exchange, _: int) -> None:
+        exchange.ended.wait(60)
+
+    receiver.script = hang
+    bank.edit("# workers = 1", "workers = 2")
+    with bank.serving() as process:
+        await_lines(bank.log, "Application startup complete", 2)
+        bank.client.create()
+        await_requests(receiver, 2)
+        process.terminate()
+        assert process.wait(30) == 0
+    assert "Traceback" not in bank.log.read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("form", "begins"),
     [("text", "incoming-payments: warning: "), ("json", '"event": "configuration_warning"')],
