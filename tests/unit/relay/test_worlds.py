@@ -245,6 +245,21 @@ def test_relay_of_the_sqlite_store(tmp_path: Path) -> None:
     assert [event.version for delivery in seen for event in delivery.events] == list(range(1, 22))
 
 
+def test_error_with_odd_characters_is_stored(tmp_path: Path) -> None:
+    """The name of a file may have bytes that are not UTF-8, which Python reads as surrogates. SQLite stores none."""
+
+    def broken(_: Delivery) -> None:
+        raise RuntimeError("no file caf\udce9\x1b[2J")
+
+    with SqliteStore(tmp_path / "payments.sqlite3") as store:
+        service = IncomingPayments(policy=POLICY, ports=Ports(store=store, feed=store.feed))
+        with service.relay(LEDGER, broken, retry=RetryPolicy(attempts=1)):
+            store.insert(a_creation(now=service.clock()))
+            eventually(lambda: service.dead_letters(NAME))
+        [letter] = service.dead_letters(NAME)
+    assert letter.error == "RuntimeError: no file caf  [2J"
+
+
 def test_relay_of_the_async_sqlite_store(tmp_path: Path) -> None:
     """The relay and the service share the event loop."""
     seen: list[Delivery] = []
