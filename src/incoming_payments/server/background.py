@@ -12,6 +12,7 @@ from attrs import frozen
 
 from incoming_payments.flows.expire import announce_expiry, find_expired
 from incoming_payments.hosts.asgi import Message, Receive, Scope, Send
+from incoming_payments.limits import TASKS_STOP_S_MAX
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.ports import AsyncFeed
 from incoming_payments.server.config.sweep import SweepTable
@@ -31,7 +32,10 @@ _EXPIRED_AT_ONCE_MAX: Final = 100  # payments whose events one batch writes, so 
 
 
 def with_tasks(application: Application, *tasks: Task) -> Application:
-    """Return `application`, extended to run `tasks` from the start of the server until the last request is answered."""
+    """Return `application`, extended to run `tasks` from the start of the server until the last request is answered.
+
+    The tasks have `limits.TASKS_STOP_S_MAX` seconds to end. After that, the end of the event loop cancels them.
+    """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
@@ -44,7 +48,7 @@ def with_tasks(application: Application, *tasks: Task) -> Application:
             if message["type"] == "lifespan.shutdown":
                 for task in running:
                     task.cancel()
-                await asyncio.wait(running)
+                await asyncio.wait(running, timeout=TASKS_STOP_S_MAX)
             return message
 
         await application(scope, receive_and_stop, send)
@@ -66,8 +70,8 @@ def beating(beat: Callable[[], None]) -> Task:
 def relaying(service: AsyncIncomingPayments, endpoints: "Sequence[WebhookEndpoint]") -> Task:
     """Return a task that sends webhooks to `endpoints`. Several processes may run this task: they share the work.
 
-    The end of the task waits for the attempts in flight. If a process is killed, the others take over its deliveries as
-    soon as their leases have ended.
+    A cancelled task waits for the attempts in flight. If a process is killed, or ends before that, the others take over
+    its deliveries as soon as their leases have ended.
     """
 
     async def run() -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import standardwebhooks
@@ -164,6 +164,22 @@ def test_workers_share_the_webhooks(bank: Bank, receiver: ScriptedServer) -> Non
         assert webhook(second)["data"]["paymentId"] == last
     assert len(killed) == 2
     assert "Traceback" not in bank.log.read_text("utf-8")
+
+
+def test_receiver_that_hangs_does_not_delay_a_stop_for_long(bank: Bank, receiver: ScriptedServer) -> None:
+    """The workers stop before the supervisor kills them. The webhook comes again after its lease."""
+    receiver.script = lambda exchange, _: cast("None", exchange.ended.wait(60))
+    add(bank.folder, TABLE.format(url=receiver.url).replace("timeout_s = 1", "timeout_s = 30"))
+    bank.edit("# workers = 1", "workers = 2")
+    with bank.serving() as process:
+        await_lines(bank.log, "Application startup complete", 2)
+        bank.client.create()
+        await_requests(receiver, 1)
+        process.terminate()
+        assert process.wait(18) == 0
+    log = bank.log.read_text("utf-8")
+    assert "have not stopped" not in log
+    assert "Traceback" not in log
 
 
 @pytest.mark.parametrize(
