@@ -129,7 +129,7 @@ def _hex(value: object) -> str:
 def _digest(metadata: Any, member: str | None) -> bytes | None:
     """Return the digest of the reference in `metadata`, which is valid."""
     text = None if member is None else reference_of(metadata, member)
-    return None if text is None else hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:_DIGEST_BYTES]
+    return None if text is None else hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]
 
 
 def _ended_at(row: PaymentRow) -> Any:
