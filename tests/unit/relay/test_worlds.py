@@ -24,7 +24,7 @@ from incoming_payments.limits import LOGGED_A_MINUTE_MAX
 from incoming_payments.relay import _core
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import a_creation
-from kits.relay_kit import LEDGER, NAME, PATIENCE_S, POLICY, Host, eventually, later
+from kits.relay_kit import LEDGER, NAME, PATIENCE_S, POLICY, WAYS, Host, eventually, later
 from kits.service_kit import USD
 
 
@@ -81,6 +81,22 @@ def test_run_returns_after_stop() -> None:
     relay.stop()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_relay_that_has_ended_leaves_no_thread(way: str) -> None:
+    """A host may begin and end any number of relays."""
+
+    def relay_once() -> None:
+        host = Host(way)
+        with host.relaying():
+            host.create()
+            eventually(lambda: len(host.recorder.observations) == 1)
+
+    before = set(threading.enumerate())
+    for _ in range(3):
+        relay_once()
+    eventually(lambda: set(threading.enumerate()) <= before)
 
 
 def test_relay_without_a_free_thread_tries_again(
