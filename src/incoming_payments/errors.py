@@ -374,13 +374,16 @@ class ApprovalRequired(IncomingPaymentsError, code="approval_required"):
 class RetryLater(IncomingPaymentsError, code="retry_later"):
     """A handler of deliveries asks for the next attempt after `after_s` seconds, or later. The log has the description.
 
-    >>> RetryLater("the core ledger is closed until midnight", after_s=3600).after_s
+    For `throttle_s` seconds, the relay that has called the handler begins no attempt of any delivery.
+
+    >>> RetryLater("the core ledger is closed until midnight", after_s=3600, throttle_s=3600).after_s
     3600.0
     """
 
-    def __init__(self, description: str, *, after_s: float) -> None:
+    def __init__(self, description: str, *, after_s: float, throttle_s: float = 0.0) -> None:
         super().__init__(description)
         self.after_s = float(after_s)
+        self.throttle_s = float(throttle_s)
 
 
 class HandlerGone(IncomingPaymentsError, code="handler_gone"):

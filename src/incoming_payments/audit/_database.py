@@ -15,14 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from incoming_payments.errors import AuditFailed
 from incoming_payments.limits import AUDIT_DIFFERENCES_MAX, AUDIT_PAUSE_S_MIN, AUDIT_SLICE_S_MAX, STORE_BUSY_S_MAX
 from incoming_payments.stores.sqlite._lock_file import Text, text_of_open
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, STATEMENTS, VERSION
-
-T = TypeVar("T")
 
 _MAGIC: Final = b"SQLite format 3\0"
 _FORMAT_AT: Final = (
@@ -172,14 +170,14 @@ def _normal(statement: str) -> str:
     return " ".join(statement.split())
 
 
-def next_key(before: T, *candidates: T) -> T:
+def next_key(before: Any, *candidates: Any) -> Any:
     """Return the first of the keys `candidates`, which must follow `before`.
 
     Raises `Damaged`, because a pass over rows that have no order could never end.
     """
     try:
-        first = min(candidates)  # type: ignore[type-var]
-        if before < first:  # type: ignore[operator]
+        first = min(candidates)
+        if before < first:
             return first
     except TypeError:  # a key is no text
         pass

@@ -5,7 +5,6 @@ event, and compares the rows that follow from it: the events, the credit and, at
 """
 
 from collections import deque
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -87,6 +86,9 @@ class CreditRow(NamedTuple):
     received_amount: Any
     completes: Any
     at: Any
+
+
+Row = PaymentRow | EventRow | CreditRow
 
 
 class History:
@@ -190,13 +192,12 @@ def _credited(payment: IncomingPayment, event: EventRow, credit: CreditRow, now:
     return lifecycle.credit_packet(payment, None, credit_id=id, amount=amount, now=now, tolerance=_TOLERANCE, peer=peer)
 
 
-def _compare(table: str, name: str, found: Sequence[Any], expected: Sequence[Any]) -> None:
+def _compare(table: str, name: str, found: Row, expected: Row) -> None:
     """Raise `Contradiction` unless `found` has the `expected` columns. Both are rows of the same class."""
     if found != expected:
-        columns = type(expected)._fields  # type: ignore[attr-defined]
         wrong = (
             f"{column} is {is_!r}, and must be {must_be!r}"
-            for column, is_, must_be in zip(columns, found, expected, strict=True)
+            for column, is_, must_be in zip(expected._fields, found, expected, strict=True)
             if is_ != must_be
         )
         raise Contradiction(table, f"{name}: {'; '.join(wrong)}")

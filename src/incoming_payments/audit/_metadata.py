@@ -38,11 +38,11 @@ class SettingsRow(NamedTuple):
 _TEXT: Final = "(SELECT text FROM metadata AS texts WHERE texts.number = metadata_number)"
 _OWN_COLUMNS: Final = {"metadata": f"coalesce(metadata, {_TEXT})"}
 _SELECT_PAYMENT: Final = (
-    f"SELECT {', '.join(_OWN_COLUMNS.get(name, name) for name in PaymentRow._fields)}, "  # noqa: S608
+    f"SELECT {', '.join(_OWN_COLUMNS.get(name, name) for name in PaymentRow._fields)}, "  # noqa: S608 - constants
     f"metadata, metadata_number, {_TEXT}, reference FROM payments WHERE id = ?"
 )
 _PAYMENT_COLUMNS: Final = len(PaymentRow._fields)
-_SELECT_SETTINGS: Final = f"SELECT {', '.join(SettingsRow._fields)} FROM settings"  # noqa: S608
+_SELECT_SETTINGS: Final = f"SELECT {', '.join(SettingsRow._fields)} FROM settings"  # noqa: S608 - constants
 _HAS_PAYMENT: Final = "SELECT count(*) FROM payments WHERE id = ?"
 _COUNT_TO_ERASE: Final = "SELECT count(*) FROM metadata_to_erase WHERE ended_at = ? AND payment_id = ?"
 _SELECT_TEXTS: Final = "SELECT number FROM metadata WHERE number > ? ORDER BY number"
@@ -130,7 +130,7 @@ def _hex(value: object) -> str:
 def _digest(metadata: Any, member: str | None) -> bytes | None:
     """Return the digest of the reference in `metadata`, which is valid."""
     text = None if member is None else reference_of(metadata, member)
-    return None if text is None else hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:_DIGEST_BYTES]
+    return None if text is None else hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]
 
 
 def _ended_at(row: PaymentRow) -> Any:

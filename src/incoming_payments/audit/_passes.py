@@ -66,7 +66,7 @@ _SELECT_WRONG_REQUESTS: Final = (
 )
 _SELECT_ID: Final = "SELECT count(*), min(length(id)) FROM database_id"
 _ID_BYTES: Final = 16
-_SELECT_CONSUMERS: Final = f"SELECT {', '.join(ConsumerRow._fields)} FROM consumers ORDER BY name"  # noqa: S608
+_SELECT_CONSUMERS: Final = f"SELECT {', '.join(ConsumerRow._fields)} FROM consumers ORDER BY name"  # noqa: S608 - constants
 _NEXT_STREAM: Final = (
     "SELECT consumer, payment_id FROM streams WHERE (consumer, payment_id) > (?, ?) AND payment_id <> '' "
     "ORDER BY consumer, payment_id LIMIT 1"

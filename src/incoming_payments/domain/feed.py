@@ -300,8 +300,9 @@ class Released:
     """The result of a lease without an attempt. The delivery may be claimed again at once."""
 
 
-def _shortened(text: str) -> str:
-    return text[:DELIVERY_ERROR_CHARS_MAX]
+def _storable(text: str) -> str:
+    """Return the beginning of `text`, with spaces in place of control characters and of surrogates."""
+    return "".join(char if char.isprintable() else " " for char in text[:DELIVERY_ERROR_CHARS_MAX])
 
 
 @frozen(kw_only=True)
@@ -312,7 +313,7 @@ class Failed:
     consumer is disabled.
     """
 
-    error: str = field(converter=_shortened)
+    error: str = field(converter=_storable)
     retry_at: datetime = field(converter=check_time)
     is_last: bool = False
     disables: bool = False

@@ -1,10 +1,13 @@
 """The reference of a payment: the text of one member of its metadata, such as an invoice number.
 
-A setting of the store names the member. A reference is a text of 1 to `limits.REFERENCE_CHARS_MAX` characters. Clients
-choose the metadata, so two payments of different wallet addresses can have the same reference.
+A setting of the store names the member. A reference is a text of 1 to `limits.REFERENCE_CHARS_MAX` characters, without
+NUL and lone surrogates, which metadata never has. Clients choose the metadata, so two payments of different wallet
+addresses can have the same reference.
 """
 
 import json
+import re
+from typing import Final
 
 from attrs import field, frozen
 
@@ -12,11 +15,14 @@ from incoming_payments.domain.payment import MetadataJson
 from incoming_payments.errors import InvalidValue
 from incoming_payments.limits import REFERENCE_CHARS_MAX
 
+_TEXT: Final = re.compile(f"[^\0\ud800-\udfff]{{1,{REFERENCE_CHARS_MAX}}}")
+
 
 def reference_text(text: str, *, member: str = "reference") -> str:
     """Return `text`, which is the value of the argument `member`. Raises `InvalidValue` if it cannot be a reference."""
     if not _is_reference(text):
-        raise InvalidValue(f"{member} must be a text of 1 to {REFERENCE_CHARS_MAX} characters", member=member)
+        wanted = f"must be a text of 1 to {REFERENCE_CHARS_MAX} characters, without NUL and lone surrogates"
+        raise InvalidValue(f"{member} {wanted}", member=member)
     return text
 
 
@@ -43,4 +49,4 @@ class Reference:
 
 
 def _is_reference(value: object) -> bool:
-    return isinstance(value, str) and 1 <= len(value) <= REFERENCE_CHARS_MAX
+    return isinstance(value, str) and _TEXT.fullmatch(value) is not None

@@ -21,7 +21,7 @@ from incoming_payments.limits import (
     RETRY_PAUSE_S_MAX,
 )
 
-_DOUBLINGS_MAX: Final = 64  # the largest exponent of `factor`, so that the power does not overflow
+_EXPONENT_MAX: Final = 64  # the largest exponent of `factor`, so that the power does not overflow
 
 
 @frozen
@@ -64,7 +64,7 @@ class RetryPolicy:
         >>> [policy.next(attempt, 1.0) for attempt in (3, 4)]
         [Retry(pause_s=48.0, is_last=False), Retry(pause_s=48.0, is_last=True)]
         """
-        full_s = min(self.first_s * self.factor ** min(attempt - 1, _DOUBLINGS_MAX), self.longest_s)
+        full_s = min(self.first_s * self.factor ** min(attempt - 1, _EXPONENT_MAX), self.longest_s)
         pause_s = max(full_s * (1 - self.jitter * random), after_s)
         return Retry(float(min(pause_s, RETRY_PAUSE_S_MAX)), is_last=attempt >= self.attempts)
 

@@ -43,7 +43,7 @@ def fail_delivery(
     following = retry.next(delivery.attempt, int.from_bytes(drawn) / 256**_RANDOM_BYTES, after_s=after_s)
     now = clock()
     failed = Failed(
-        error="".join(char if char.isprintable() else " " for char in error),
+        error=error,
         retry_at=now + timedelta(seconds=following.pause_s),
         is_last=is_last or following.is_last,
     )

@@ -11,7 +11,8 @@ from incoming_payments.limits import WEBHOOK_RETRY_AFTER_S_MAX, WEBHOOK_THROTTLE
 from incoming_payments.outbound._http import HttpAnswer, HttpFailed
 
 _GONE: Final = 410
-_THROTTLES: Final = {429, 502, 504}
+_TOO_MANY: Final = 429
+_THROTTLES: Final = {_TOO_MANY, 502, 504}
 _SECONDS: Final = re.compile(r"[0-9]+")
 
 
@@ -20,7 +21,7 @@ def check_answer(answer: HttpAnswer, now: datetime) -> None:
 
     A status of 410 disables the endpoint. After 429, 502 and 504, the next attempt waits for at least
     `limits.WEBHOOK_THROTTLE_S_MIN` seconds. `Retry-After` counts with each other status of 400 or more, up to
-    `limits.WEBHOOK_RETRY_AFTER_S_MAX` seconds.
+    `limits.WEBHOOK_RETRY_AFTER_S_MAX` seconds. With 429, it holds for all deliveries.
     """
     if 200 <= answer.status <= 299:
         return
@@ -29,11 +30,10 @@ def check_answer(answer: HttpAnswer, now: datetime) -> None:
         raise HandlerGone(text)
     if 300 <= answer.status <= 399:
         raise HttpFailed(f"{text}, and redirects are not followed: correct the URL of the endpoint")
-    wait_s = _retry_after_s(answer.headers.get("Retry-After", ""), now)
-    if answer.status in _THROTTLES:
-        wait_s = max(wait_s, WEBHOOK_THROTTLE_S_MIN)
-    if wait_s > 0:
-        raise RetryLater(text, after_s=wait_s)
+    asked_s = _retry_after_s(answer.headers.get("Retry-After", ""), now)
+    after_s = max(asked_s, WEBHOOK_THROTTLE_S_MIN if answer.status in _THROTTLES else 0.0)
+    if after_s > 0:
+        raise RetryLater(text, after_s=after_s, throttle_s=asked_s if answer.status == _TOO_MANY else 0.0)
     raise HttpFailed(text)
 
 

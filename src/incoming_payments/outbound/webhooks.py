@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol, TypedDict, Unpack
 from urllib.parse import urlsplit, urlunsplit
 
-from attrs import Factory, field, frozen
+from attrs import Factory, field, fields, frozen
 
 from incoming_payments.domain.checks import all_of
 from incoming_payments.domain.feed import Consumer, Delivery, FeedEvent, Start
@@ -70,15 +70,7 @@ def _host(url: str) -> str:
 def _consumer(endpoint: "WebhookEndpoint") -> Consumer:
     """Return the consumer of `endpoint`. Raises `ConfigurationError`."""
     try:
-        return Consumer(
-            name=endpoint.name,
-            kinds=endpoint.kinds,
-            wallet_addresses=endpoint.wallet_addresses,
-            joins_credits=endpoint.joins_credits,
-            credit_delay_s=endpoint.credit_delay_s,
-            down_after_s=endpoint.down_after_s,
-            disable_after_s=endpoint.disable_after_s,
-        )
+        return Consumer(**{each.name: getattr(endpoint, each.name) for each in fields(Consumer)})
     except InvalidValue as error:
         raise ConfigurationError(error.description, setting=str(error.details["member"])) from None
 

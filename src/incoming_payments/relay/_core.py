@@ -16,7 +16,8 @@ from attrs import frozen
 
 from incoming_payments.domain.feed import ConsumerState, Delivery, Failed, Released, Result
 from incoming_payments.domain.retry import probe_pause_s
-from incoming_payments.limits import RELAY_TROUBLE_S_MIN
+from incoming_payments.errors import RetryLater
+from incoming_payments.limits import RELAY_TROUBLE_S_MIN, RETRY_PAUSE_S_MAX
 from incoming_payments.ports import DeliveryAttempted, Observation
 from incoming_payments.relay._log import RelayLog
 from incoming_payments.relay._results import HandlerTimeout, outcome_of, result_of
@@ -186,6 +187,8 @@ class Core:
         except (Exception, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001 - it is logged
             error = raised
         duration_s = time.perf_counter() - begin_s
+        if isinstance(error, RetryLater):
+            self._idle_for(min(error.throttle_s, RETRY_PAUSE_S_MAX))
         if isinstance(error, TimeoutError) and duration_s >= settings.attempt_s:
             error = HandlerTimeout(f"the handler did not return within {settings.attempt_s:g} s")
         result = result_of(error, delivery, settings.retry, self._clock(), random.random())  # noqa: S311 - no secret
@@ -200,7 +203,7 @@ class Core:
         elif error is not None and isinstance(result, Failed):
             yield from self._after_failure(delivery, result, error)
         else:
-            self._works_again()
+            self._log.is_up()
 
     @contextmanager
     def running(self, attempt: Attempt) -> Iterator[None]:
@@ -230,9 +233,9 @@ class Core:
                 return False
             yield Pause(RELAY_TROUBLE_S_MIN)
 
-    def _works_again(self) -> None:
-        self._idle_until_s = 0.0
-        self._log.is_up()
+    def _idle_for(self, seconds: float) -> None:
+        """Claim nothing for this time. A success of another attempt does not end it."""
+        self._idle_until_s = max(self._idle_until_s, time.monotonic() + seconds)
 
     def _after_failure(self, delivery: Delivery, result: Failed, error: BaseException) -> Steps:
         """Log the failure, and wait before the next claim if the consumer is down."""
@@ -247,7 +250,7 @@ class Core:
             self._log.disabled()
         elif is_down and state.health.failing_since is not None:
             self._log.down(state.health.failing_since)
-            self._idle_until_s = time.monotonic() + probe_pause_s(now - state.health.failing_since)
+            self._idle_for(probe_pause_s(now - state.health.failing_since))
 
     def _may_go_down(self, result: Failed) -> bool:
         consumer = self.settings.consumer

@@ -51,6 +51,7 @@ class AsyncRelay:
             end_watch()
             for attempt in self._attempts:
                 attempt.cancel()
+            self._handlers.end()
 
     def stop(self) -> None:
         """Make the relay stop. Call it in the event loop. `run` returns when the attempts have ended."""

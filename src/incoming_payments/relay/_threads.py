@@ -51,6 +51,8 @@ class Relay:
         end_watch = self._feed.watch(self._wake)
         try:
             self._perform_all(self._core.relaying())
+            for threads in (self._attempts, self._handlers):
+                threads.end()
         finally:
             end_watch()
 

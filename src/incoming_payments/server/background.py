@@ -12,6 +12,7 @@ from attrs import frozen
 
 from incoming_payments.flows.expire import announce_expiry, find_expired
 from incoming_payments.hosts.asgi import Message, Receive, Scope, Send
+from incoming_payments.limits import TASKS_STOP_S_MAX
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.ports import AsyncFeed
 from incoming_payments.server.config.sweep import SweepTable
@@ -26,14 +27,16 @@ logger = logging.getLogger(__name__)
 Task = Callable[[], Coroutine[Any, Any, None]]
 
 _BEAT_S: Final = 1.0
-_END_S: Final = 3.0  # seconds for the work in flight at the end; a worker has 5 s after its last request
 _AGAIN_S: Final = 0.1  # seconds between two cancellations of a task that waits for several things
 _RESTART_S: Final = 5.0  # seconds until webhooks are started again, after the database did not answer
 _EXPIRED_AT_ONCE_MAX: Final = 100  # payments whose events one batch writes, so that other updates wait for some ms
 
 
 def with_tasks(application: Application, *tasks: Task) -> Application:
-    """Return `application`, extended to run `tasks` from the start of the server until the last request is answered."""
+    """Return `application`, extended to run `tasks` from the start of the server until the last request is answered.
+
+    The tasks have `limits.TASKS_STOP_S_MAX` seconds to end. After that, what they wait for is cancelled too.
+    """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
@@ -57,7 +60,7 @@ async def _end(running: Iterable["asyncio.Future[None]"]) -> None:
 
     A task may still wait for something, such as the answer to a webhook. After some seconds, that is cancelled too.
     """
-    pause_s, unfinished = _END_S, set(running)
+    pause_s, unfinished = float(TASKS_STOP_S_MAX), set(running)
     while unfinished:
         for task in unfinished:
             task.cancel()

@@ -11,7 +11,7 @@ from incoming_payments.errors import HttpRefused
 from incoming_payments.hosts.asgi import Receive, Scope, Send, read_request, send_fixed
 from incoming_payments.hosts.host_log import HostLog
 from incoming_payments.limits import PULL_BODY_BYTES_MAX, RELAY_TROUBLE_S_MIN
-from incoming_payments.observers.log import LogEvent, log_event
+from incoming_payments.observers.log import LineLimit, LogEvent, log_event
 from incoming_payments.server.background import Task
 from incoming_payments.server.config.tables import Configuration
 from incoming_payments.server.fixed_paths import Application, with_pull_document
@@ -74,26 +74,26 @@ def registering(policy: PullPolicy, service: AsyncIncomingPayments) -> Task:
     """Return a task that registers the consumers of `policy`. It may run in several processes."""
 
     async def run() -> None:
-        for puller in policy.consumers:
-            while not await _registered(puller, service):
-                pass
+        await asyncio.gather(*(_register(puller, service) for puller in policy.consumers))
 
     return run
 
 
-async def _registered(puller: PullConsumer, service: AsyncIncomingPayments) -> bool:
-    """Register the consumer, or a batch of its old events, and return whether the registration is complete.
+async def _register(puller: PullConsumer, service: AsyncIncomingPayments) -> None:
+    """Register the consumer, one batch of its old events after the other. A failure is logged.
 
-    A failure is logged. Wait as long as the batch took, so that other updates can use the disk for half of the time.
+    Wait as long as the batch took, so that other updates can use the disk for half of the time.
     """
-    loop = asyncio.get_running_loop()
-    begin_s = loop.time()
-    try:
-        is_ready = bool(await service.require_feed().register(puller.consumer, puller.start, service.clock()))
-    except Exception as error:  # noqa: BLE001 - it is logged
-        text = "consumer %s is not registered yet: %s"
-        log_event(logger, logging.WARNING, LogEvent.CONSUMER_UNREGISTERED, text, puller.consumer.name, error)
-        await asyncio.sleep(RELAY_TROUBLE_S_MIN)
-        return False
-    await asyncio.sleep(loop.time() - begin_s)
-    return is_ready
+    loop, lines, name = asyncio.get_running_loop(), LineLimit(), puller.consumer.name
+    is_ready = False
+    while not is_ready:
+        begin_s = loop.time()
+        try:
+            is_ready = bool(await service.require_feed().register(puller.consumer, puller.start, service.clock()))
+            pause_s = loop.time() - begin_s
+        except Exception as error:  # noqa: BLE001 - it is logged
+            if lines.admits(logger, f"failed registrations of the consumer {name}"):
+                text = "consumer %s is not registered yet: %s"
+                log_event(logger, logging.WARNING, LogEvent.CONSUMER_UNREGISTERED, text, name, error)
+            pause_s = RELAY_TROUBLE_S_MIN
+        await asyncio.sleep(pause_s)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from incoming_payments.limits import SHUTDOWN_S_MAX, WORKER_SILENT_S_MAX
+from incoming_payments.limits import SHUTDOWN_S_MAX, TASKS_STOP_S_MAX, WORKER_SILENT_S_MAX
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.server.listeners import Listeners
 
@@ -23,7 +23,8 @@ Work = Callable[[int, Listeners, Callable[[], None]], int]
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
 # Seconds between two ticks. Lost workers are replaced only at a tick, so repeated crashes cost little.
 _TICK_S: Final = 1.0
-_STOP_S_MAX: Final = SHUTDOWN_S_MAX + 5.0  # seconds in which the workers must end their requests and close the database
+# Seconds in which the workers must end their requests and their tasks, and close the database.
+_STOP_S_MAX: Final = SHUTDOWN_S_MAX + TASKS_STOP_S_MAX + 2.0
 
 
 def hold_signals() -> None:

@@ -1,14 +1,13 @@
 """A `Quotas` port in memory, for a service in one process."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import datetime
 
-from attrs import define, field, frozen
+from attrs import Factory, define, field, frozen
 
 from incoming_payments.domain.payment import ClientId, PaymentId
-from incoming_payments.domain.quotas import MINUTE, check_quota, check_quotas, excess_s, used_until
+from incoming_payments.domain.quotas import MINUTE, RecentClients, check_quota, check_quotas, excess_s, used_until
 from incoming_payments.limits import QUOTA_CLIENTS_MAX
 
 
@@ -41,7 +40,12 @@ class MemoryQuotas:
     requests_per_minute: int | None = None
     unpaid_payments: int | None = None
     clients: int = QUOTA_CLIENTS_MAX
-    _used: OrderedDict[ClientId, _Usage] = field(factory=OrderedDict, init=False, eq=False, repr=False)
+    _used: RecentClients[_Usage] = field(
+        default=Factory(lambda self: RecentClients(_Usage, self.clients), takes_self=True),
+        init=False,
+        eq=False,
+        repr=False,
+    )
     _lock: threading.Lock = field(factory=threading.Lock, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -57,7 +61,7 @@ class MemoryQuotas:
             return None
         share = MINUTE / self.requests_per_minute
         with self._lock:
-            usage = self._usage(client)
+            usage = self._used.of(client)
             usage.full_at = used_until(usage.full_at, now)
             wait_s = excess_s(usage.full_at, now, share)
             if wait_s > 0:
@@ -70,7 +74,7 @@ class MemoryQuotas:
         if self.unpaid_payments is None:
             return ()
         with self._lock:
-            unpaid = self._usage(client).unpaid
+            unpaid = self._used.of(client).unpaid
             if len(unpaid) >= self.unpaid_payments:
                 return tuple(unpaid)
             unpaid[id] = None
@@ -79,12 +83,5 @@ class MemoryQuotas:
     def release(self, client: ClientId, id: PaymentId) -> None:
         """Stop counting the payment `id`."""
         with self._lock:
-            if client in self._used:
-                self._used[client].unpaid.pop(id, None)
-
-    def _usage(self, client: ClientId) -> _Usage:
-        if client not in self._used and len(self._used) >= self.clients:
-            self._used.popitem(last=False)
-        usage = self._used.setdefault(client, _Usage())
-        self._used.move_to_end(client)
-        return usage
+            if (usage := self._used.find(client)) is not None:
+                usage.unpaid.pop(id, None)

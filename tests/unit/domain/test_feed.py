@@ -171,3 +171,8 @@ def test_number_of_deliveries_that_may_be_claimed(health: Health, has_lease: boo
 def test_long_error_is_cut_off() -> None:
     """A receiver cannot fill the database."""
     assert Failed(error="x" * 9999, retry_at=NOW).error == "x" * DELIVERY_ERROR_CHARS_MAX
+
+
+def test_error_has_only_printable_characters() -> None:
+    """A store refuses surrogates, and a terminal obeys control characters."""
+    assert Failed(error="caf\udce9 \x1b[2J\n\0 é", retry_at=NOW).error == "caf   [2J   é"

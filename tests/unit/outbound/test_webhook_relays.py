@@ -209,6 +209,29 @@ def test_retry_has_the_same_id_and_bytes(host: Host) -> None:
         assert third.json()["data"]["receivedAmount"]["value"] == "12"
 
 
+def test_endpoint_that_is_throttled_gets_nothing_meanwhile(host: Host) -> None:
+    """`Retry-After` of a 429 holds for the webhooks of other payments too, but not for other endpoints."""
+    begun_s: list[float] = []
+
+    def script(exchange: Exchange, number: int) -> None:
+        begun_s.append(time.monotonic())
+        exchange.answer(b"", 200 if number else 429, "Retry-After: 1")
+
+    with (
+        scripted_server(script) as busy,
+        scripted_server(accepts) as other,
+        host.sending(an_endpoint(busy.url, name="busy"), an_endpoint(other.url, name="other")),
+    ):
+        host.create()
+        wait_for_requests(busy, 1)
+        time.sleep(0.1)  # until the answer has arrived
+        host.create()
+        wait_for_requests(other, 2)
+        wait_for_requests(busy, 2)
+    assert begun_s[1] - begun_s[0] >= 1
+    assert len({body["data"]["paymentId"] for body in bodies(busy)}) == 2
+
+
 def test_endpoint_that_is_gone_is_disabled(host: Host) -> None:
     """After the status 410, the endpoint gets no more webhooks, and other endpoints still get theirs."""
 

@@ -281,6 +281,20 @@ def test_retry_after_is_honoured(
     assert (getattr(failure, "after_s", None), f"status {status}" in str(failure)) == (wait_s, True)
 
 
+@pytest.mark.parametrize(
+    ("status", "value", "throttle_s"),
+    [(429, "1", 1), (429, "120", 120), (429, "", 0), (503, "120", 0), (502, "120", 0)],
+)
+def test_too_many_requests_throttle_all_deliveries(
+    cls: Sender, receiver: ScriptedServer, status: int, value: str, throttle_s: float
+) -> None:
+    """`Retry-After` holds for the other deliveries too if the status is about the requests of this client."""
+    receiver.script = lambda exchange, _: exchange.answer(b"", status, f"Retry-After: {value}")
+    failure = outcome(cls, an_endpoint(receiver.url))
+    assert isinstance(failure, RetryLater)
+    assert failure.throttle_s == throttle_s
+
+
 # --- receivers that misbehave ------------------------------------------------------------------------
 
 

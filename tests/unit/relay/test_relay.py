@@ -265,6 +265,32 @@ def test_handler_can_ask_for_a_later_attempt(way: str, caplog: pytest.LogCapture
 
 
 @each_way
+def test_handler_can_throttle_all_deliveries(way: str, gate: threading.Event) -> None:
+    """The relay begins no attempt meanwhile. The success of an attempt that began earlier does not end this."""
+    host = Host(way, concurrency=2)
+    begun_s: list[float] = []
+
+    def answer(_: Delivery) -> None:
+        begun_s.append(time.monotonic())
+        if len(begun_s) == 1:
+            gate.wait(PATIENCE_S)
+        elif len(begun_s) == 2:
+            raise RetryLater("too many", after_s=3600, throttle_s=0.3)
+
+    host.answer = answer
+    with host.relaying():
+        host.create()
+        eventually(lambda: len(begun_s) == 1)
+        host.create()
+        eventually(lambda: len(host.recorder.observations) == 1)
+        gate.set()
+        eventually(lambda: len(host.recorder.observations) == 2)
+        host.create()
+        eventually(lambda: len(host.recorder.observations) == 3)
+    assert begun_s[2] - begun_s[1] >= 0.3
+
+
+@each_way
 def test_handler_that_is_gone_disables_the_consumer(way: str, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is lost: the consumer continues when it is enabled again."""
     host = Host(way)

@@ -24,7 +24,7 @@ from incoming_payments.limits import LOGGED_A_MINUTE_MAX
 from incoming_payments.relay import _core
 from incoming_payments.stores.sqlite import AsyncSqliteStore, SqliteStore
 from incoming_payments.testing import a_creation
-from kits.relay_kit import LEDGER, NAME, PATIENCE_S, POLICY, Host, eventually, later
+from kits.relay_kit import LEDGER, NAME, PATIENCE_S, POLICY, WAYS, Host, eventually, later
 from kits.service_kit import USD
 
 
@@ -81,6 +81,22 @@ def test_run_returns_after_stop() -> None:
     relay.stop()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_relay_that_has_ended_leaves_no_thread(way: str) -> None:
+    """A host may begin and end any number of relays."""
+
+    def relay_once() -> None:
+        host = Host(way)
+        with host.relaying():
+            host.create()
+            eventually(lambda: len(host.recorder.observations) == 1)
+
+    before = set(threading.enumerate())
+    for _ in range(3):
+        relay_once()
+    eventually(lambda: set(threading.enumerate()) <= before)
 
 
 def test_relay_without_a_free_thread_tries_again(
@@ -243,6 +259,21 @@ def test_relay_of_the_sqlite_store(tmp_path: Path) -> None:
                 service.receive(created.answer.id, credit_id=f"wire-{number}", amount=Amount(1, USD))
             eventually(lambda: sum(len(delivery.events) for delivery in list(seen)) == 21)
     assert [event.version for delivery in seen for event in delivery.events] == list(range(1, 22))
+
+
+def test_error_with_odd_characters_is_stored(tmp_path: Path) -> None:
+    """The name of a file may have bytes that are not UTF-8, which Python reads as surrogates. SQLite stores none."""
+
+    def broken(_: Delivery) -> None:
+        raise RuntimeError("no file caf\udce9\x1b[2J")
+
+    with SqliteStore(tmp_path / "payments.sqlite3") as store:
+        service = IncomingPayments(policy=POLICY, ports=Ports(store=store, feed=store.feed))
+        with service.relay(LEDGER, broken, retry=RetryPolicy(attempts=1)):
+            store.insert(a_creation(now=service.clock()))
+            eventually(lambda: service.dead_letters(NAME))
+        [letter] = service.dead_letters(NAME)
+    assert letter.error == "RuntimeError: no file caf  [2J"
 
 
 def test_relay_of_the_async_sqlite_store(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The tasks beside the requests: `expired` events without a call of the host, and the sign of life of a worker."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -17,6 +18,7 @@ from incoming_payments.errors import StoreUnavailable
 from incoming_payments.flows.machinery.ports import AsyncPorts
 from incoming_payments.limits import ERASED_PAYMENTS_MAX, SWEEP_PAYMENTS_MAX
 from incoming_payments.ports import AsyncFeed
+from incoming_payments.server import background
 from incoming_payments.server.background import Task, sweeping, with_tasks
 from incoming_payments.server.config.sweep import SweepTable
 from incoming_payments.service import AsyncIncomingPayments
@@ -159,6 +161,34 @@ def test_sweep_goes_on_after_a_failure_and_a_full_batch(
     [line] = caplog.records
     assert (line.levelname, line.__dict__["event"]) == ("WARNING", "expiry_sweep_failed")
     assert "the database is locked" in line.getMessage()
+
+
+def test_task_that_does_not_end_delays_the_stop_only_for_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver of webhooks that hangs does not keep the server from closing its store."""
+    monkeypatch.setattr(background, "TASKS_STOP_S_MAX", 0.01)
+    has_stopped: list[bool] = []
+
+    async def hang() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await end.wait()
+                return
+
+    async def application(_: Any, receive: Any, __: Any) -> None:
+        has_stopped.append((await receive())["type"] == "lifespan.shutdown")
+
+    async def receive() -> Any:
+        await asyncio.sleep(0)
+        return {"type": "lifespan.shutdown"}
+
+    async def stop() -> None:
+        async with asyncio.timeout(10):
+            await with_tasks(application, hang)({"type": "lifespan"}, receive, cast("Any", None))
+        end.set()
+
+    end = asyncio.Event()
+    asyncio.run(stop())
+    assert has_stopped == [True]
 
 
 def test_tasks_run_from_the_start_of_the_server_until_its_end() -> None:

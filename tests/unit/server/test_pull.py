@@ -22,7 +22,8 @@ from incoming_payments.endpoints.pull import PullConsumer, PullPolicy
 from incoming_payments.errors import StoreUnavailable
 from incoming_payments.flows.machinery.ports import AsyncPorts
 from incoming_payments.gnap import AccessToken
-from incoming_payments.limits import PULL_BODY_BYTES_MAX
+from incoming_payments.limits import LOGGED_A_MINUTE_MAX, PULL_BODY_BYTES_MAX
+from incoming_payments.server import pull
 from incoming_payments.server.fixed_paths import Application
 from incoming_payments.server.init import PEER_TOKEN
 from incoming_payments.server.pull import pulling, registering
@@ -267,6 +268,43 @@ class Batches:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(MemoryStore().feed, name)
+
+
+class Refusing(Batches):
+    """A feed that never registers the consumer `ledger`. `is_enough` is set after 30 calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_enough = asyncio.Event()
+
+    async def register(self, consumer: Consumer, start: object, now: object) -> bool:
+        """Register the other consumers at once."""
+        if len(self.calls) == 30:
+            self.is_enough.set()
+        self.answers = [StoreUnavailable("no") if consumer.name == "ledger" else True]
+        return await super().register(consumer, start, now)
+
+
+def test_consumer_that_cannot_be_registered_holds_back_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has a limited number of lines about it."""
+    monkeypatch.setattr(pull, "RELAY_TROUBLE_S_MIN", 0.001)
+    feed = Refusing()
+    push = PullConsumer(consumer=Consumer(name="push"), tokens=[AccessToken(PUSH_TOKEN)])
+    policy = PullPolicy(consumers=[LEDGER, push])
+
+    async def register() -> None:
+        task = asyncio.ensure_future(registering(policy, a_service(feed))())
+        async with asyncio.timeout(10):
+            await feed.is_enough.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(register())
+    assert feed.calls.count((push.consumer, push.start)) == 1
+    assert len(caplog.records) == LOGGED_A_MINUTE_MAX
 
 
 def test_consumers_are_registered_in_batches(caplog: pytest.LogCaptureFixture) -> None:

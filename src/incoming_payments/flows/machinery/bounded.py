@@ -18,6 +18,8 @@ from typing import Any
 from incoming_payments.errors import PortMissing
 from incoming_payments.limits import PORT_THREADS_MAX
 
+Calls = SimpleQueue[tuple["Future[Any]", Callable[[], Any]] | None]  # `None` ends a thread
+
 
 class BoundedCall:
     """One call of a port. Call `wait` in a thread, or `await` the call.
@@ -97,7 +99,7 @@ class Threads:
         self._lock = threading.Lock()
         self._idle = threading.Semaphore(0)
         self._started = 0
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._calls: Calls = SimpleQueue()
 
     def submit(self, method: Callable[[Any], Any], argument: object) -> "Future[Any]":
         """Queue a call. If no thread is idle and the limit allows it, start another thread.
@@ -119,9 +121,15 @@ class Threads:
             self._calls.put((future, lambda: context.run(method, argument)))
         return future
 
-    def _work(self, calls: "SimpleQueue[tuple[Future[Any], Callable[[], Any]]]") -> None:
-        while True:
-            future, call = calls.get()
+    def end(self) -> None:
+        """End each thread after its call. Submit no call after that."""
+        with self._lock:
+            for _ in range(self._started):
+                self._calls.put(None)
+
+    def _work(self, calls: Calls) -> None:
+        while (queued := calls.get()) is not None:
+            future, call = queued
             if future.set_running_or_notify_cancel():
                 try:
                     answer = call()
@@ -129,7 +137,7 @@ class Threads:
                     future.set_exception(error)
                 else:
                     future.set_result(answer)
-            del future, call  # an idle thread must not keep arguments alive
+            del queued, future, call  # an idle thread must not keep arguments alive
             self._idle.release()
 
 

@@ -155,7 +155,7 @@ def _state(row: Sequence[Any]) -> tuple[Consumer, Health, bool]:
     scanned_to, failing_since, disabled_at, *settings = row
     try:
         health = Health(_optional_time(failing_since), _optional_time(disabled_at))
-        return consumer_of(tuple(settings)), health, scanned_to is None
+        return consumer_of(settings), health, scanned_to is None
     except (ValueError, OverflowError) as error:
         raise _corrupt(f"the consumer {settings[0]}", error) from error
 

@@ -27,7 +27,10 @@ from incoming_payments.stores.guard import ended_at
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._rows import Batch, LogRequest, Rows, _micros, _optional_micros, file_of
 
-_PAUSE_S: Final = 0.05  # the pause between attempts to empty the log, in which readers can end
+# The first and the longest pause between attempts to empty the log, in which readers can end. During an attempt, other
+# calls wait. The pauses grow, so that a long reader, such as a backup, does not stop the service with each erasure.
+_PAUSE_S_MIN: Final = 0.05
+_PAUSE_S_MAX: Final = 1.0
 _ERASE_TEXT: Final = (
     "UPDATE metadata SET text = NULL WHERE number = (SELECT metadata_number FROM payments WHERE id = ?)"
 )
@@ -110,14 +113,15 @@ class AsyncSqliteErasure:
 
 def _pauses(request: LogRequest) -> Iterator[float]:
     """Yield the pause before each further attempt to empty the log. Raises `StoreUnavailable` after the last one."""
-    deadline_s = time.monotonic() + STORE_BUSY_S_MAX
+    deadline_s, pause_s = time.monotonic() + STORE_BUSY_S_MAX, _PAUSE_S_MIN
     while request.erasures and not request.is_emptied:
         if time.monotonic() >= deadline_s:
             raise StoreUnavailable(
                 f"the metadata is erased from the database {request.path}, but its log may still hold the metadata, "
                 "because a reader or a backup uses the log: repeat the call later"
             )
-        yield _PAUSE_S
+        yield pause_s
+        pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
 
 def _erase(id: PaymentId, request: LogRequest, rows: Batch) -> IncomingPayment:

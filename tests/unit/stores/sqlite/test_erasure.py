@@ -25,6 +25,7 @@ from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION_1
 from incoming_payments.testing import NOW, SyncView, a_creation
 from incoming_payments.testing.erasure import ErasureContract
 from incoming_payments.testing.steps import create, credit
+from kits.service_kit import Recorder
 from kits.sqlite_jobs import act_on, another_process, credit_one, in_one_batch, rows
 
 SECRET: Final = "Jane-Doe"
@@ -181,6 +182,19 @@ from incoming_payments.stores.sqlite import SqliteStore, _writer
 _writer.Writer._empty_log = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 SqliteStore(sys.argv[1]).erasure.erase(sys.argv[2])
 """
+
+
+def test_attempts_to_empty_the_log_leave_time_for_other_calls(path: Path) -> None:
+    """Each attempt holds back the other calls for a quarter of a second. A backup may take minutes."""
+    recorder = Recorder()
+    with SqliteStore(path, observer=recorder) as store, closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        id = create(store, a_creation(metadata=METADATA))
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM payments").fetchone()
+        recorder.take()
+        with pytest.raises(StoreUnavailable, match="its log may still hold the metadata"):
+            store.erasure.erase(id)
+        assert len(recorder.take()) <= 10
 
 
 @pytest.mark.parametrize("is_open", [False, True])

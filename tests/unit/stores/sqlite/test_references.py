@@ -90,7 +90,7 @@ def test_database_with_payments_needs_reindex(path: Path) -> None:
         SqliteStore(path, reference="externalRef")
 
 
-@pytest.mark.parametrize("name", ["", "x" * 256, 7])
+@pytest.mark.parametrize("name", ["", "x" * 256, "\ud800", 7])
 def test_invalid_name_of_a_member_is_refused(path: Path, name: str) -> None:
     """The error names the setting."""
     with pytest.raises(ConfigurationError, match="reference must be a text of 1 to 255 characters"):
