@@ -115,8 +115,10 @@ SIGNATURES_MAX: Final = 4  # signatures verified for one request, which limits t
 COMPONENTS_MAX: Final = 64  # covered components of one signature
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one for each kind of request, which take at most 7 MB
 SF_PARTS_MAX: Final = 128  # items, parameters and escapes of a structured field, 3 us each; usual fields have 20
+SF_STRICT_CHARS_MAX: Final = 2 * 1024  # all fields of a message with ;sf or ;key, 0.1 us a character for each use
 SF_STRING_BYTES_MAX: Final = 1024  # a field with one string; an idempotency key of escaped characters has 512
 SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item; RFC 9421 defines six
+QUERY_PARAMETERS_MAX: Final = 128  # parameters of a query for @query-param, 2 us each; a client could send 2,000
 KEY_ID_CHARS_MAX: Final = 256
 NONCE_CHARS_MAX: Final = 256
 
