@@ -147,6 +147,7 @@ TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
 CLIENT_KEYS_MAX: Final = 16  # the keys of one client, which needs two of them during a change of keys
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
+INTROSPECTION_VALUES_MAX: Final = 2048  # brackets and commas of this answer, 1 us each; usual answers have 800
 
 # --- clients that reach other systems over HTTP ---
 INTROSPECTION_S_DEFAULT: Final = 3.0  # seconds for one introspection with its retries; a client waits 10 s or longer
