@@ -66,7 +66,7 @@ DELIVERY_EVENTS_MAX: Final = 1000  # events of one delivery, which are in memory
 DELIVERY_BYTES_MAX: Final = 20_000  # the payload of one delivery (Standard Webhooks)
 DELIVERY_ERROR_CHARS_MAX: Final = 500  # the reason of a failure, which an operator reads
 DELIVERIES_CLAIMED_MAX: Final = 100  # deliveries of one claim, which one transaction writes
-CLAIM_EVENTS_MAX: Final = 1000  # events after which a claim takes no other delivery, for which other writes would wait
+CLAIM_EVENTS_MAX: Final = 1000  # events that a claim reads before its last delivery, while other writes wait
 FEED_ROWS_MAX: Final = 500  # rows of one batch of a registration or a clean-up, so that other writes wait for some ms
 
 # --- the relay ---
