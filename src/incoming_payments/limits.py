@@ -66,7 +66,7 @@ DELIVERY_EVENTS_MAX: Final = 1000  # events of one delivery, which are in memory
 DELIVERY_BYTES_MAX: Final = 20_000  # the payload of one delivery (Standard Webhooks)
 DELIVERY_ERROR_CHARS_MAX: Final = 500  # the reason of a failure, which an operator reads
 DELIVERIES_CLAIMED_MAX: Final = 100  # deliveries of one claim, which one transaction writes
-CLAIM_EVENTS_MAX: Final = 1000  # events after which a claim takes no other delivery, for which other writes would wait
+CLAIM_EVENTS_MAX: Final = 1000  # events that a claim reads before its last delivery, while other writes wait
 FEED_ROWS_MAX: Final = 500  # rows of one batch of a registration or a clean-up, so that other writes wait for some ms
 
 # --- the relay ---
@@ -115,8 +115,10 @@ SIGNATURES_MAX: Final = 4  # signatures verified for one request, which limits t
 COMPONENTS_MAX: Final = 64  # covered components of one signature
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one for each kind of request, which take at most 7 MB
 SF_PARTS_MAX: Final = 128  # items, parameters and escapes of a structured field, 3 us each; usual fields have 20
+SF_STRICT_CHARS_MAX: Final = 2 * 1024  # all fields of a message with ;sf or ;key, 0.1 us a character for each use
 SF_STRING_BYTES_MAX: Final = 1024  # a field with one string; an idempotency key of escaped characters has 512
 SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item; RFC 9421 defines six
+QUERY_PARAMETERS_MAX: Final = 128  # parameters of a query for @query-param, 2 us each; a client could send 2,000
 KEY_ID_CHARS_MAX: Final = 256
 NONCE_CHARS_MAX: Final = 256
 
@@ -145,6 +147,7 @@ TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
 CLIENT_KEYS_MAX: Final = 16  # the keys of one client, which needs two of them during a change of keys
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
+INTROSPECTION_VALUES_MAX: Final = 2048  # brackets and commas of this answer, 1 us each; usual answers have 800
 
 # --- clients that reach other systems over HTTP ---
 INTROSPECTION_S_DEFAULT: Final = 3.0  # seconds for one introspection with its retries; a client waits 10 s or longer

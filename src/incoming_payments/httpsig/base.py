@@ -17,7 +17,7 @@ from http_sf.types import BareItemType
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.codes import Code
 from incoming_payments.httpsig.message import RequestMessage, ResponseMessage
-from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_PARTS_MAX
+from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_PARTS_MAX, SF_STRICT_CHARS_MAX
 
 # names and values in the order sent, because the signature covers this order
 Parameters = tuple[tuple[str, BareItemType], ...]
@@ -187,7 +187,7 @@ class BaseBuilder:
 
     def __init__(self, message: RequestMessage | ResponseMessage) -> None:
         self.message = message
-        self._structured_parts = 0
+        self._structured_parts = self._structured_chars = 0
         self._structures: dict[str, http_sf.StructuredType] = {}
         self._lines: dict[str, str] = {}  # the written lines, by their start
 
@@ -288,10 +288,11 @@ class BaseBuilder:
         if name not in self._structures:
             value = self._field(component)
             self._structured_parts += count_parts(value)
-            if self._structured_parts > SF_PARTS_MAX:
+            self._structured_chars += len(value)
+            if self._structured_parts > SF_PARTS_MAX or self._structured_chars > SF_STRICT_CHARS_MAX:
                 text = (
-                    f"exceeds the limit of {SF_PARTS_MAX} items and parameters for all fields with ;sf and ;key in "
-                    "one message: leave out ;sf and ;key"
+                    f"exceeds the limit of {SF_PARTS_MAX} items and parameters, or that of {SF_STRICT_CHARS_MAX} "
+                    "characters, for all fields with ;sf and ;key in one message: leave out ;sf and ;key"
                 )
                 _refuse(component, Code.COMPONENT_VALUE, text)
             self._structures[name] = _parse(component, value)

@@ -9,6 +9,7 @@ from attrs import Factory, field, frozen
 
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.codes import Code
+from incoming_payments.limits import QUERY_PARAMETERS_MAX
 
 # An absolute URI in visible ASCII, which has no userinfo and no fragment (RFC 9110 §4.2.4 and §7.1).
 _TARGET: Final = re.compile(
@@ -85,15 +86,20 @@ class RequestMessage:
 
     @property
     def query_parameters(self) -> Mapping[str, list[str]]:
-        """The encoded query values by encoded name (RFC 9421 §2.2.8). Raises `MalformedField` unless the query is
-        UTF-8.
+        """The encoded query values by encoded name (RFC 9421 §2.2.8).
+
+        Raises `MalformedField` when the query is not UTF-8, or has more than `limits.QUERY_PARAMETERS_MAX` parameters.
         """
+        query = (self.target.query or "")[1:]
         try:
             # In the URL standard, each invalid byte becomes U+FFFD, so different queries would look the same.
-            pairs = parse_qsl((self.target.query or "")[1:], keep_blank_values=True, errors="strict")
+            pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=QUERY_PARAMETERS_MAX)
         except UnicodeDecodeError as error:
             text = "the query of the target URI is not UTF-8 after percent-decoding: encode its text as UTF-8"
             raise MalformedField(text, code=Code.COMPONENT_VALUE) from error
+        except ValueError as error:
+            text = f"the query of the target URI has more than {QUERY_PARAMETERS_MAX} parameters: cover @query instead"
+            raise MalformedField(f"{text} (RFC 9421 §2.2.7)", code=Code.COMPONENT_VALUE) from error
         parameters: dict[str, list[str]] = {}
         for name, value in pairs:
             parameters.setdefault(_encode(name), []).append(_encode(value))

@@ -49,6 +49,7 @@ from incoming_payments.limits import (
     ILP_PREPARE_BYTES_MAX,
     INTROSPECTION_BYTES_MAX,
     JWK_CHARS_MAX,
+    SF_STRICT_CHARS_MAX,
     TARGET_CHARS_MAX,
 )
 from incoming_payments.outbound.client_keys import HttpClientKeys
@@ -240,8 +241,20 @@ SIGNATURES: Final = [
     *both("Signature", with_signature, (b"", b""), (b"sig1=:", b":"), (b"sig1=:", b""), (b"sig1=", b"")),
     *both("covered field", covering('"cache-control"')),
     *both("covered field;bs", covering('"cache-control";bs')),
-    *both("covered field;sf", covering('"cache-control";sf'), (b"a=(", b")"), (b"", b"")),
-    *both("covered field;key", covering('"cache-control";key="a"'), (b'a="', b'"'), (b"", b"")),
+    *both(
+        "covered field;sf",
+        covering('"cache-control";sf'),
+        (b"a=(", b")"),
+        (b"", b""),
+        bytes_max=SF_STRICT_CHARS_MAX,
+    ),
+    *both(
+        "covered field;key",
+        covering('"cache-control";key="a"'),
+        (b'a="', b'"'),
+        (b"", b""),
+        bytes_max=SF_STRICT_CHARS_MAX,
+    ),
     *both("Content-Digest", with_digest, (b"", b""), (b"sha-512=:", b":"), (b"sha-512=", b"")),
     *both(
         "target URI",

@@ -1,16 +1,17 @@
 """The processor time of hostile inputs, in a short form of the campaign. It compares times of one thread in one run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Final
 
 import pytest
 
 from campaigns.cost.bodies import COST_MAX, refused_create
 from campaigns.cost.campaign import costs_of, head_costs, hostile_bodies, pieces_of
 from campaigns.cost.measure import GROWTH_MAX, Reader, processor_s, repeated, worst_growth
-from campaigns.cost.readers import COVERED, CREATED, READERS, fetched_documents, signed, text, verified
+from campaigns.cost.readers import COVERED, CREATED, READERS, URL, fetched_documents, signed, text, verified
 from incoming_payments.httpsig import RequestMessage
-from incoming_payments.limits import SF_PARTS_MAX, SIGNATURES_MAX
+from incoming_payments.limits import HEADER_BYTES_MAX, SF_PARTS_MAX, SIGNATURES_MAX
 
 
 def test_body_of_a_stranger_costs_little() -> None:
@@ -48,6 +49,44 @@ def fetched() -> Iterator[list[Reader]]:
 def test_time_for_a_document_is_linear(fetched: list[Reader], number: int) -> None:
     """A client chooses the server of its key set, so that document is hostile input too."""
     check_growth(fetched[number])
+
+
+STRICT: Final = ("cache-control", "priority", "surrogate-control")
+FORMS: Final = (";sf", ';key="a"', ';key="a";sf'), (';sf;key="a"',)  # of each field, by signature
+
+
+def in_strict_form(forms: Sequence[Sequence[str]], value: bytes) -> RequestMessage:
+    """Return a request with long structured fields, which invalid signatures cover in these `forms`."""
+    covered = [" ".join(f'"{name}"{form}' for name in STRICT for form in one) for one in forms]
+    inputs = [f's{n}=({COVERED} {names}){text(CREATED)};keyid="k"' for n, names in enumerate(covered)]
+    signatures = [f"s{n}=:AA==:" for n in range(len(forms))]
+    fields = ("Signature-Input", ", ".join(inputs)), ("Signature", ", ".join(signatures))
+    return signed(*fields, *((name, text(value)) for name in STRICT))
+
+
+def test_strict_form_of_long_fields_costs_little() -> None:
+    """Fields that are covered in their strict form cost at most six times the same fields as they are."""
+    values = [repeated((b'a=%"', b'"'), b"a", HEADER_BYTES_MAX, fewer) for fewer in range(5)]
+    plain, strict = (
+        processor_s(partial(verified, partial(in_strict_form, forms), False), values) for forms in ([("",)], FORMS)
+    )
+    assert strict <= COST_MAX * plain
+
+
+def test_query_parameter_costs_little() -> None:
+    """A covered query parameter costs at most six times the whole query, however many parameters the query has."""
+    queries = [f"{URL}?{'a&' * count}" for count in range(2000, 2005)]
+    plain, member = (
+        processor_s(partial(verified, partial(with_component, component), False), [each.encode() for each in queries])
+        for component in ('"@query"', '"@query-param";name="b"')
+    )
+    assert member <= COST_MAX * plain
+
+
+def with_component(component: str, uri: bytes) -> RequestMessage:
+    """Return a request for `uri`, of which an invalid signature covers `component`."""
+    given = f'sig1=({COVERED} {component}){text(CREATED)};keyid="k"'
+    return signed(("Signature-Input", given), ("Signature", "sig1=:AA==:"), uri=text(uri))
 
 
 def with_signatures(count: int, value: bytes) -> RequestMessage:

@@ -20,7 +20,7 @@ from incoming_payments.gnap.introspection import (
     require_active,
 )
 from incoming_payments.gnap.token import AccessToken
-from incoming_payments.limits import INTROSPECTION_BYTES_MAX
+from incoming_payments.limits import INTROSPECTION_BYTES_MAX, INTROSPECTION_VALUES_MAX
 from incoming_payments.testing import NOW
 from kits.frozen_values import assert_frozen
 from kits.odd_answers import an_answer, octets, of_rafiki
@@ -200,7 +200,7 @@ def test_refusal_hints_at_the_setting(changes: dict[str, object], dialect: Diale
 
 def test_hint_is_printable_and_of_limited_length() -> None:
     """An authorization server cannot forge a line of the log, or fill the disk."""
-    forged: list[dict[str, object]] = [{"iss": "\n\u2028" + 60_000 * "x"}, {"aud": 6000 * ["\x00"]}]
+    forged: list[dict[str, object]] = [{"iss": "\n\u2028" + 60_000 * "x"}, {"aud": 2000 * [4 * "\x00"]}]
     for changes in forged:
         body = octets(an_answer(**changes))
         with pytest.raises(TokenRefused) as caught:
@@ -224,6 +224,16 @@ def test_answer_that_is_too_large_is_an_outage() -> None:
     """The time to read an answer is bounded, wherever its bytes come from."""
     with pytest.raises(AuthorizationServerUnavailable, match="is larger than"):
         read(flags=["x" * INTROSPECTION_BYTES_MAX])
+
+
+@pytest.mark.parametrize("character", ["[", "{", ","])
+def test_answer_with_too_many_values_is_an_outage(character: str) -> None:
+    """The answer may hold a key that the client made. The service reads it before it checks the signature."""
+    usual = sum(map(octets(an_answer(flags="")).count, (b"[", b"{", b",")))
+    text = character * (INTROSPECTION_VALUES_MAX - usual)
+    assert read(flags=text) == read()
+    with pytest.raises(AuthorizationServerUnavailable, match=f"more than {INTROSPECTION_VALUES_MAX} opening brackets"):
+        read(flags=text + character)
 
 
 def test_rights_for_named_services_need_an_audience() -> None:

@@ -11,7 +11,7 @@ from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Code, Component, RequestMessage, ResponseMessage, signature_base
 from incoming_payments.httpsig import base as module
 from incoming_payments.httpsig.base import Parameters, serialise_parameters
-from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_PARTS_MAX
+from incoming_payments.limits import COMPONENTS_MAX, HEADER_BYTES_MAX, SF_PARTS_MAX, SF_STRICT_CHARS_MAX
 from kits.characters import DIGITS, HIGH, LOWER, PRINTABLE, TCHAR, UPPER, accepted_characters
 
 HEADERS = (
@@ -385,6 +385,20 @@ def test_limit_of_parts_parsed_is_exact(parts: int, accepted: bool) -> None:
     else:
         with pytest.raises(MalformedField) as caught:
             line(request, "priority", ("sf", True))
+        assert caught.value.code is Code.COMPONENT_VALUE
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_limit_of_characters_for_sf_and_key_is_exact(more: int) -> None:
+    """All fields of a message with `;sf` and `;key` share one limit, because writing them in strict form is slow."""
+    priority, expected = f"a={'b' * (SF_STRICT_CHARS_MAX - 5 + more)}", 'priority";sf'
+    request = RequestMessage("GET", "https://ase.example/", (("Accept", "a/b"), ("Priority", priority)))
+    covered = [Component("accept", (("sf", True),)), Component("priority", (("sf", True),))]
+    if not more:
+        assert expected in signature_base(request, covered, ()).decode()
+    else:
+        with pytest.raises(MalformedField, match=str(SF_STRICT_CHARS_MAX)) as caught:
+            signature_base(request, covered, ())
         assert caught.value.code is Code.COMPONENT_VALUE
 
 

@@ -10,6 +10,7 @@ import pytest
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig import Code, RequestMessage, ResponseMessage
 from incoming_payments.httpsig.message import Target
+from incoming_payments.limits import QUERY_PARAMETERS_MAX
 from kits.characters import DIGITS, LETTERS, PRINTABLE, accepted_characters
 
 UNRESERVED: Final = LETTERS + DIGITS + "-._~"
@@ -145,3 +146,12 @@ def test_query_parameters_have_one_spelling() -> None:
         "d": ["e%3Df"],
     }
     assert RequestMessage("GET", "https://a.example/", ()).query_parameters == {}
+
+
+def test_limit_of_query_parameters_is_exact() -> None:
+    """A query of `QUERY_PARAMETERS_MAX` parameters is read; one more parameter is refused."""
+    query = "&".join(f"a{number}" for number in range(QUERY_PARAMETERS_MAX))
+    assert len(RequestMessage("GET", f"https://a.example/?{query}", ()).query_parameters) == QUERY_PARAMETERS_MAX
+    with pytest.raises(MalformedField, match=str(QUERY_PARAMETERS_MAX)) as caught:
+        _ = RequestMessage("GET", f"https://a.example/?{query}&b", ()).query_parameters
+    assert caught.value.code is Code.COMPONENT_VALUE

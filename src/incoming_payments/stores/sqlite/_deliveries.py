@@ -112,7 +112,8 @@ _SKIP_STREAMS: Final = (
     "INDEXED BY streams_due WHERE consumer = ? AND is_open = 0 AND due_at <= ? LIMIT ?)"
 )
 
-_Claim = tuple[Delivery | None, list[tuple[str, tuple[object, ...]]]]  # a delivery, and the statements that store it
+_Statements = list[tuple[str, tuple[object, ...]]]
+_Claim = tuple[Delivery | None, int, _Statements]  # a delivery, the events that were read for it, and its storage
 
 
 def claim(
@@ -129,15 +130,15 @@ def claim(
     with closing(_claims(rows, consumer, render, errors, now=now, until=until, limit=count)) as found:
         while count and events < CLAIM_EVENTS_MAX and (one := next(found, None)) is not None:
             claims.append(one)
-            if one[0] is not None:
-                count -= 1
-                events += len(one[0].events)
+            delivery, read, _ = one
+            count -= delivery is not None
+            events += read
     if errors and not claims:
         raise errors[0]
-    for _, statements in claims:
+    for _, _, statements in claims:
         for statement, values in statements:
             connection.execute(statement, values)
-    return [delivery for delivery, _ in claims if delivery is not None]
+    return [delivery for delivery, _, _ in claims if delivery is not None]
 
 
 def _claims(
@@ -181,7 +182,7 @@ def _next_attempt(rows: Batch, name: ConsumerName, row: Sequence[Any], until: da
         lease=_lease(),
         leased_until=until,
     )
-    return delivery, [(_LEASE_AGAIN, (delivery.lease, _micros(until), name, id, first))]
+    return delivery, len(events), [(_LEASE_AGAIN, (delivery.lease, _micros(until), name, id, first))]
 
 
 def _first_attempt(
@@ -195,7 +196,7 @@ def _first_attempt(
     most = DELIVERY_EVENTS_MAX if consumer.joins_credits else 1
     waiting = _events(rows, id, acknowledged + 1, head, consumer.kinds, most)
     if not waiting or not consumer.admits(waiting[0].kind, waiting[0].wallet_address):
-        return None, [(_DELETE_STREAM, (consumer.name, id))]
+        return None, len(waiting), [(_DELETE_STREAM, (consumer.name, id))]
     events = feed.next_delivery(consumer, waiting)
     try:
         payload = render(events)
@@ -209,10 +210,11 @@ def _first_attempt(
     later = [_micros(consumer.due_at(event)) for event in waiting[len(events) :]]
     # Without later events, `head` is greater only if the filter has changed. The next claim then ends the stream.
     due_at = min(later, default=_micros(now) if head > last else _LATER)
-    return delivery, [
+    statements: _Statements = [
         (_INSERT_DELIVERY, (*key, delivery.first_version, last, payload, *times, delivery.lease)),
         (_OPEN_STREAM, (due_at, *key)),
     ]
+    return delivery, len(waiting), statements
 
 
 def settle(rows: Batch, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
