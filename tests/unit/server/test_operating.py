@@ -216,6 +216,15 @@ def test_unused_consumers_get_a_warning(folder: Path, capsys: pytest.CaptureFixt
     assert f"`incoming-payments remove-consumer shop --config '{folder / CONFIGURATION}'`" in warning
 
 
+def test_a_missing_folder_for_the_database_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`serve` would refuse it too, and `check-config` creates no folder."""
+    file = folder / CONFIGURATION
+    file.write_text(file.read_text("utf-8").replace('"payments.sqlite3"', '"none/payments.sqlite3"'), "utf-8")
+    run(folder, "check-config", status=1)
+    text = f"{file}: database: the directory {folder / 'none'} does not exist: create it for the database"
+    assert text in capsys.readouterr().err
+
+
 def test_consumers_that_cannot_be_read_get_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The configuration is valid, whatever is wrong with the files of the database."""
     lock = folder / "payments.sqlite3-lock"
