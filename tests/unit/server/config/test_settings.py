@@ -372,6 +372,9 @@ def test_filter_for_an_unknown_wallet_address_gets_a_warning(load: Load, tmp_pat
         "this URL, so there are no new events for it: correct the URL, or add the wallet address"
     )
     assert [warning for warning in load(text).warnings if "wallet_addresses[" in warning] == [says]
+    listed = LEAST[LEAST.index("[[wallet_address]]") : LEAST.index("[ilp]")]
+    elsewhere = text.replace(listed, '[wallet_addresses]\nbase_urls = ["https://wallet.example"]\n')
+    assert [warning for warning in load(elsewhere).warnings if "wallet_addresses[" in warning] == []
 
 
 def test_signature_age_and_clock_skew_are_independent(load: Load) -> None:
