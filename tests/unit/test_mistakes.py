@@ -94,9 +94,9 @@ def verified(keys: Any = None, policy: Any = None, now: Any = NOW) -> object:
         (lambda: an_info(client=None), "a client id must have"),
         (lambda: an_info(jwk=KEY), "jwk must be a mapping with the members of a public JWK, such as .* not PrivateKey"),
         (lambda: an_info(jwk="{}"), "jwk must be a mapping with the members of a public JWK, .* not str"),
-        (lambda: an_info(rights=AccessRight(["read"])), "rights must be a list of AccessRight, not of AccessRight"),
+        (lambda: an_info(rights=AccessRight(["read"])), "rights must be a list of AccessRight, not AccessRight"),
         (lambda: an_info(rights=["read"]), "rights must be a list of AccessRight, not of str"),
-        (lambda: an_info(rights=None), "rights must be a list of AccessRight, not of NoneType"),
+        (lambda: an_info(rights=None), "rights must be a list of AccessRight, not NoneType"),
         (lambda: an_info(expires_at=5), "expires_at must be a datetime with a time zone"),
         (lambda: AccessRight(None), "each of actions must be one of"),  # type: ignore[arg-type]
         (lambda: StaticIntrospector([("token", INFO)]), "tokens must be a list of AccessToken, not of str"),  # type: ignore[list-item]
@@ -107,11 +107,11 @@ def verified(keys: Any = None, policy: Any = None, now: Any = NOW) -> object:
         (lambda: Receiver(bytes(32)), "methods must be of type DerivedMethods, not bytes"),  # type: ignore[arg-type]
         (lambda: Receiver(METHODS, 0.01), "tolerance must be of type Tolerance, not float"),  # type: ignore[arg-type]
         (lambda: HttpPeer(PEER, ["a-token-of-the-peer"]), "tokens must be a list of AccessToken, not of str"),  # type: ignore[list-item]
-        (lambda: HttpPeer(PEER, "a-token-of-the-peer"), "tokens must be a list of AccessToken, not of str"),  # type: ignore[arg-type]
-        (lambda: HttpPeer(PEER, TOKEN), "tokens must be a list of AccessToken, not of AccessToken"),
+        (lambda: HttpPeer(PEER, "a-token-of-the-peer"), "tokens must be a list of AccessToken, not str"),  # type: ignore[arg-type]
+        (lambda: HttpPeer(PEER, TOKEN), "tokens must be a list of AccessToken, not AccessToken"),
         (lambda: HttpPeer("test.bank.connector", [TOKEN]), "peer must be of type Peer, not str"),  # type: ignore[arg-type]
         (lambda: PacketPolicy(peers=[PEER]), "peers must be a list of HttpPeer, not of Peer"),
-        (lambda: PacketPolicy(peers=None), "peers must be a list of HttpPeer, not of NoneType"),  # type: ignore[arg-type]
+        (lambda: PacketPolicy(peers=None), "peers must be a list of HttpPeer, not NoneType"),  # type: ignore[arg-type]
         (lambda: sign(REQUEST, RAW, created=5), (
             "key must be a PrivateKey, not .*: load the key with "
             "PrivateKey.from_pem")),

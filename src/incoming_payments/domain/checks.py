@@ -71,13 +71,14 @@ def instance(cls: type) -> Validator:
 
 def all_of(cls: type[T], values: Iterable[T], *, member: str) -> tuple[T, ...]:
     """Return `values` as a tuple if they are instances of `cls`. Raise `InvalidValue`, which names `member`."""
-    found: object = values
+    found = name_of(values)
     if isinstance(values, Iterable) and not isinstance(values, str):
         values = tuple(values)
-        found = next((value for value in values if not isinstance(value, cls)), None)
-        if found is None:
+        wrong = [value for value in values if not isinstance(value, cls)]
+        if not wrong:
             return values
-    raise InvalidValue(f"{member} must be a list of {cls.__name__}, not of {name_of(found)}", member=member)
+        found = f"of {name_of(wrong[0])}"
+    raise InvalidValue(f"{member} must be a list of {cls.__name__}, not {found}", member=member)
 
 
 def name_of(value: object) -> str:

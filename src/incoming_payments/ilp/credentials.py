@@ -22,6 +22,7 @@ from attrs import field, frozen
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
+from incoming_payments.domain.checks import name_of
 from incoming_payments.domain.methods import IlpAddress, IlpPaymentMethod, ilp_address
 from incoming_payments.domain.payment import IncomingPayment, PaymentId, payment_id
 from incoming_payments.errors import InvalidValue, MalformedAddress
@@ -76,9 +77,11 @@ class DerivedMethods:
 
     @secrets.validator
     def _check_secrets(self, _: object, secrets: tuple[bytes, ...]) -> None:
-        if any(not isinstance(secret, bytes) or len(secret) < SERVER_SECRET_BYTES_MIN for secret in secrets):
-            text = f"each server secret must be at least {SERVER_SECRET_BYTES_MIN} random bytes"
-            raise InvalidValue(text, member="secrets")
+        for secret in secrets:
+            if not isinstance(secret, bytes) or len(secret) < SERVER_SECRET_BYTES_MIN:
+                found = f"{len(secret)} bytes" if isinstance(secret, bytes) else name_of(secret)
+                text = f"each server secret must be at least {SERVER_SECRET_BYTES_MIN} random bytes, not {found}"
+                raise InvalidValue(text, member="secrets")
         if not 1 <= len(secrets) <= SERVER_SECRETS_MAX or len(set(secrets)) < len(secrets):
             raise InvalidValue(f"give 1 to {SERVER_SECRETS_MAX} different server secrets", member="secrets")
 

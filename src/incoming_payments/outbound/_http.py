@@ -95,7 +95,8 @@ def any_address(_: IPv4Address | IPv6Address) -> bool:
 def check_address(may_connect: MayConnect, address: str) -> None:
     """Raise `AddressRefused` unless `may_connect` allows the IP address. The address must be that of the socket."""
     if not may_connect(ip_address(address)):
-        raise AddressRefused(errno.EACCES, f"this client may not connect to the address {address}")
+        text = f"this client may not connect to the address {address}, which is not public (see allow_private)"
+        raise AddressRefused(errno.EACCES, text)
 
 
 def new_tls() -> ssl.SSLContext:

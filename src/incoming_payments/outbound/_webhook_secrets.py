@@ -52,7 +52,8 @@ def _secret(text: object, name: str) -> WebhookSecret:
         return WebhookSecret("v1a", _private_key(_decoded(text.removeprefix(_PRIVATE), name), name).sign)
     if isinstance(text, str) and text.startswith(_PUBLIC):
         raise wrong(name, f"is a public key: give the private key, which begins with {_PRIVATE}")
-    raise wrong(name, f"must be a string that begins with {_SYMMETRIC} or {_PRIVATE}")
+    how = f'`echo "{_SYMMETRIC}$(openssl rand -base64 32)"` makes a secret'
+    raise wrong(name, f"must be a string that begins with {_SYMMETRIC} or {_PRIVATE}: {how}")
 
 
 def _decoded(text: str, name: str) -> bytes:

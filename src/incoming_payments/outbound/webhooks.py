@@ -12,7 +12,7 @@ Each endpoint is a consumer of the feed. So each endpoint has its own schedule, 
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
 from datetime import datetime
 from typing import Any, Final, Protocol, TypedDict, Unpack
 from urllib.parse import urlsplit, urlunsplit
@@ -241,6 +241,8 @@ def webhooks(
         for endpoint in _different(endpoints):
             sender = stack.enter_context(closing(WebhookSender(endpoint)))
             relays.append(_relay(service, endpoint, sender, options))
+            if not isinstance(relays[-1], AbstractContextManager):
+                raise wrong("service", "is async: write async with async_webhooks(...), or pass IncomingPayments")
             stack.enter_context(relays[-1])
         stack.callback(_stop, relays)
         yield

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from incoming_payments.domain.feed import ConsumerState, Delivery, Failed, Released, Result
 from incoming_payments.domain.retry import probe_pause_s
-from incoming_payments.errors import RetryLater
+from incoming_payments.errors import ConfigurationError, RetryLater
 from incoming_payments.limits import RELAY_TROUBLE_S_MIN, RETRY_PAUSE_S_MAX
 from incoming_payments.ports import DeliveryAttempted, Observation
 from incoming_payments.relay._log import RelayLog
@@ -77,6 +77,7 @@ class Core:
     ) -> None:
         self.settings = settings
         self.is_stopping = False
+        self._has_begun = False
         self._is_registered = False
         self.slots = Slots(settings.concurrency)
         self._name = settings.consumer.name
@@ -88,6 +89,12 @@ class Core:
         self._was_early = False  # whether the last claim found nothing
         self._idle_until_s = 0.0  # the monotonic time before which the relay claims nothing
         self._in_doubt: set[Attempt] = set()  # failed attempts after which the consumer may be down
+
+    def begin(self) -> None:
+        """Record that the relay runs. Raises `ConfigurationError` at the second call, because a relay runs once."""
+        if self._has_begun:
+            raise ConfigurationError("this relay has run already: make another one with service.relay", setting="relay")
+        self._has_begun = True
 
     def stop(self) -> None:
         """Make `relaying` end when the attempts in progress are settled."""

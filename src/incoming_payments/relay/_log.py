@@ -38,7 +38,7 @@ class RelayLog:
         """Log a failed attempt, with the traceback of an unknown error. A dead letter is always logged."""
         unknown = None if isinstance(error, IncomingPaymentsError | HandlerTimeout) else error
         if is_dead:
-            text = "the delivery %s to the consumer %s is a dead letter after %s attempts: %s"
+            text = "the delivery %s to the consumer %s is a dead letter after attempt %s: %s"
             dead = delivery.id, self._name, delivery.attempt, summary(error)
             log_event(logger, logging.ERROR, LogEvent.DEAD_LETTER, text, *dead, error=unknown)
         elif self._limit.admits(logger, f"failed deliveries to the consumer {self._name}"):
@@ -66,7 +66,10 @@ class RelayLog:
         """Log that the consumer is disabled, but only once before the next `is_up`."""
         if not self._is_disabled:
             self._is_disabled = True
-            text = "the consumer %s is disabled: correct the cause, and enable it again"
+            text = (
+                "the consumer %s is disabled: correct the cause, and enable it with service.enable, or with "
+                "`incoming-payments enable-consumer`"
+            )
             log_event(logger, logging.ERROR, LogEvent.CONSUMER_DISABLED, text, self._name)
 
     def is_up(self) -> None:

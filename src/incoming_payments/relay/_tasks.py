@@ -43,6 +43,10 @@ class AsyncRelay:
 
     async def run(self) -> None:
         """Register the consumer and handle its deliveries, until `stop`. Then finish the attempts in progress."""
+        self._core.begin()
+        await self._run()
+
+    async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         end_watch = self._feed.watch(self._wake)
         try:
@@ -62,7 +66,8 @@ class AsyncRelay:
     async def __aenter__(self) -> Self:
         """Register the consumer, and begin to handle its deliveries. Raises the errors of the feed."""
         await self._perform_all(self._core.registering())
-        self._running = asyncio.ensure_future(self.run())
+        self._core.begin()
+        self._running = asyncio.ensure_future(self._run())
         return self
 
     async def __aexit__(

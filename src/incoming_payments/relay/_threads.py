@@ -44,10 +44,14 @@ class Relay:
         self._attempts = Threads()
         self._handlers = Threads()
         name = f"incoming-payments-relay-{settings.consumer.name}"
-        self._thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def run(self) -> None:
         """Register the consumer and handle its deliveries, until `stop`. Then finish the attempts in progress."""
+        self._core.begin()
+        self._run()
+
+    def _run(self) -> None:
         end_watch = self._feed.watch(self._wake)
         try:
             self._perform_all(self._core.relaying())
@@ -66,6 +70,7 @@ class Relay:
     def __enter__(self) -> Self:
         """Register the consumer, and begin to handle its deliveries. Raises the errors of the feed."""
         self._perform_all(self._core.registering())
+        self._core.begin()
         self._thread.start()
         return self
 

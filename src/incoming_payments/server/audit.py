@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from attrs import asdict
+from attrs import asdict, filters
 
 from incoming_payments.audit import AuditReport, Counts
 from incoming_payments.audit import audit as audit_database
@@ -22,7 +22,8 @@ def audit(database: Path, *, as_json: bool) -> int:
     """
     report = audit_database(database, on_progress=_Progress())
     if as_json:
-        print(json.dumps({"is_sound": report.is_sound, **asdict(report)}, indent=2))
+        members = {"isSound": report.is_sound, "isLive": report.is_live}
+        print(json.dumps({**members, **asdict(report, filter=filters.exclude("is_live"))}, indent=2))
     else:
         print(_text(report))
     return 0 if report.is_sound else 1

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from incoming_payments.errors import ConfigurationError
-from incoming_payments.server.config.settings import load_settings
+from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.connections import Connections
 from incoming_payments.server.consumers import unused_while_served
 from incoming_payments.server.output import say
@@ -20,6 +20,7 @@ def check_config(path: Path, *, as_json: bool) -> int:
     try:
         settings = load_settings(path)
         Connections(settings.given)
+        _check_folder(settings)
     except ConfigurationError as error:
         if not as_json:
             raise
@@ -33,3 +34,11 @@ def check_config(path: Path, *, as_json: bool) -> int:
         say(f"incoming-payments: warning: {warning}", sys.stderr)
     print(f"{path} is valid.")
     return 0
+
+
+def _check_folder(settings: Settings) -> None:
+    """Raise `ConfigurationError` if there is no folder for the database, which `serve` would create."""
+    folder = settings.given.database.parent
+    if not folder.is_dir():
+        text = f"{settings.path}: database: the directory {folder} does not exist: create it for the database"
+        raise ConfigurationError(text, setting="database")

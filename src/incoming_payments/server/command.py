@@ -53,11 +53,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="incoming-payments", description="Be paid over Open Payments.")
     version = importlib.metadata.version("incoming-payments")
     parser.add_argument("--version", action="version", version=f"incoming-payments {version}")
-    names = (
-        "init | serve | backup | audit | reindex | list | show | dead-letters | redeliver | consumers | "
-        "enable-consumer | disable-consumer | remove-consumer | check-config | sign | demo"
-    )
-    commands = parser.add_subparsers(title="commands", required=True, metavar=names)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     command = commands.add_parser("init", help="write a configuration, keys and development tokens")
     command.add_argument("folder", type=Path, help="the folder for the files, which is created if it does not exist")
     command.add_argument("--port", type=int, default=8080, help="the port to listen on (default: 8080)")

@@ -16,7 +16,8 @@ def opened(settings: Settings, purpose: str, *, reference: str | None = None) ->
     """
     database = settings.given.database
     if not database.exists():
-        text = f"database: {database} does not exist: correct the path of the database {purpose}"
+        how = f"correct the path of the database {purpose}, or start serve, which creates it"
+        text = f"database: {database} does not exist: {how}"
         raise ConfigurationError(text, setting="database")
     with naming_database():
         store = SqliteStore(database, reference=reference)

@@ -11,7 +11,7 @@ from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.feed import DeliveryRecord
 from incoming_payments.domain.lifecycle import state_of
 from incoming_payments.domain.listing import PaymentQuery
-from incoming_payments.domain.payment import IncomingPayment, client_id, payment_id, wallet_address_url
+from incoming_payments.domain.payment import IncomingPayment, client_id, wallet_address_url
 from incoming_payments.ports.clock import utc_now
 from incoming_payments.server.config.settings import Settings
 from incoming_payments.server.database import opened
@@ -52,9 +52,9 @@ def list_payments(
 def show(settings: Settings, *, id: str, as_json: bool) -> int:
     """Print a payment with its credits, events and deliveries, and return the exit status.
 
-    Raises the errors of `list_payments`, and `PaymentNotFound`.
+    `id` is its id or its URL. Raises the errors of `list_payments`, and `PaymentNotFound`.
     """
-    wanted = payment_id(id)
+    wanted = settings.policy.payment_id(id)
     with opened(settings, "to read") as store:
         payment, events, deliveries = store.load(wanted), store.events(wanted), store.feed.deliveries(wanted)
     parts = {

@@ -302,7 +302,8 @@ class MemoryFeed:
     def _member(self, name: ConsumerName) -> _Member:
         member = self._members().get(name)
         if member is None:
-            raise ConsumerNotFound(f"the feed has no consumer {name}: register it first")
+            text = f"the feed has no consumer {name}: correct the name, or start its relay, which registers it"
+            raise ConsumerNotFound(text)
         return member
 
     def _deliveries(self, name: ConsumerName) -> list[_Row]:

@@ -89,7 +89,7 @@ def test_eight_secrets_are_accepted() -> None:
         assert methods.read(issued.ilp_address) == issued
 
 
-WEAK = "each server secret must be at least 32 random bytes"
+WEAK = "each server secret must be at least 32 random bytes, not "
 COUNT = "give 1 to 8 different server secrets"
 LONG = "the ILP address of the service must have at most 979 characters, because each payment adds a segment to it"
 
@@ -105,11 +105,11 @@ LONG = "the ILP address of the service must have at most 979 characters, because
             id="not an address",
         ),
         pytest.param("g." + "a" * 978, [], "ilpAddress", LONG, id="prefix too long"),
-        pytest.param("g.a", [b"x" * 31], "secrets", WEAK, id="short secret"),
-        pytest.param("g.a", [SECRET, b""], "secrets", WEAK, id="empty second secret"),
-        pytest.param("g.a", ["x" * 32], "secrets", WEAK, id="string"),
-        pytest.param("g.a", [bytearray(32)], "secrets", WEAK, id="bytearray"),
-        pytest.param("g.a", SECRET, "secrets", WEAK, id="not a list"),
+        pytest.param("g.a", [b"x" * 31], "secrets", WEAK + "31 bytes", id="short secret"),
+        pytest.param("g.a", [SECRET, b""], "secrets", WEAK + "0 bytes", id="empty second secret"),
+        pytest.param("g.a", ["x" * 32], "secrets", WEAK + "str", id="string"),
+        pytest.param("g.a", [bytearray(32)], "secrets", WEAK + "bytearray", id="bytearray"),
+        pytest.param("g.a", SECRET, "secrets", WEAK + "int", id="not a list"),
         pytest.param("g.a", [], "secrets", COUNT, id="no secret"),
         pytest.param("g.a", [SECRET, OLDER, SECRET], "secrets", COUNT, id="duplicate"),
         pytest.param("g.a", [bytes([number]) * 32 for number in range(9)], "secrets", COUNT, id="nine secrets"),

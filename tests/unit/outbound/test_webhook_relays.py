@@ -299,6 +299,16 @@ def test_endpoints_need_different_names() -> None:
         webhooks(payments, endpoints).__enter__()
 
 
+def test_an_async_service_needs_async_webhooks() -> None:
+    """The error names the function to call."""
+    service = Host(is_async=True).async_service
+    with (
+        pytest.raises(ConfigurationError, match=r"service is async: write async with async_webhooks"),
+        webhooks(service, [an_endpoint()]),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_end_stops_all_relays_before_it_waits(is_async: bool) -> None:
     """Otherwise the end would wait for one attempt of each endpoint, one after the other."""

@@ -438,6 +438,7 @@ def test_name_with_a_private_address_is_refused(
     )
     failure = outcome(cls, endpoint)
     assert "may not connect to the address" in str(failure)
+    assert "which is not public (see allow_private)" in str(failure)
     assert (names, internal.connections) == (["client.example"], 0)
 
 

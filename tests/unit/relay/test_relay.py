@@ -247,7 +247,7 @@ def test_poison_delivery_becomes_a_dead_letter_and_releases_later_events(
         eventually(lambda: host.records(id)[0].ending is Ending.DELIVERED)
     assert host.payloads == [["created 1"], ["created 1"], ["credited 2"], ["created 1"]]
     assert events_of(caplog) == ["delivery_failed", "dead_letter"]
-    assert "is a dead letter after 2 attempts: RuntimeError: poison" in caplog.text
+    assert "is a dead letter after attempt 2: RuntimeError: poison" in caplog.text
 
 
 @each_way
@@ -640,6 +640,37 @@ def test_stop_does_not_wait_for_a_feed_that_does_not_answer(way: str) -> None:
         id = host.create()
         assert called.wait(PATIENCE_S)
     assert host.records(id)[0].ending is None
+
+
+RUNS_ONCE = "this relay has run already: make another one with service.relay"
+
+
+def test_a_relay_runs_once() -> None:
+    """A second run would handle nothing, and one at the same time would exceed `concurrency`."""
+    host = Host("threads")
+    relay = host.service.relay(LEDGER, host.handle)
+    with relay:
+        with pytest.raises(ConfigurationError, match=RUNS_ONCE):
+            relay.run()
+        with pytest.raises(ConfigurationError, match=RUNS_ONCE):
+            relay.__enter__()
+    with pytest.raises(ConfigurationError, match=RUNS_ONCE):
+        relay.run()
+
+
+def test_an_async_relay_runs_once() -> None:
+    """The same holds in an event loop."""
+
+    async def run() -> None:
+        host = Host("tasks")
+        relay = host.async_service.relay(LEDGER, host.handle)
+        async with relay:
+            with pytest.raises(ConfigurationError, match=RUNS_ONCE):
+                await relay.run()
+        with pytest.raises(ConfigurationError, match=RUNS_ONCE):
+            await relay.__aenter__()
+
+    asyncio.run(run())
 
 
 @each_way

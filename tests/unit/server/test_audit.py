@@ -67,7 +67,7 @@ def test_report_as_json(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damage(copy)
     assert main(["audit", str(copy), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
-    assert (report["is_sound"], report["is_live"], report["found"], report["counts"]["events"]) == (False, False, 9, 18)
+    assert (report["isSound"], report["isLive"], report["found"], report["counts"]["events"]) == (False, False, 9, 18)
     assert set(report["differences"][0]) == {"payment", "table", "text"}
 
 

@@ -66,7 +66,8 @@ def test_backup_without_a_database_names_the_setting(folder: Path, capsys: pytes
     path = folder / CONFIGURATION
     assert main(["backup", str(folder / "x.sqlite3"), "--config", str(path)]) == 1
     says = (
-        f"{path}: database: {folder / 'payments.sqlite3'} does not exist: correct the path of the database to back up"
+        f"{path}: database: {folder / 'payments.sqlite3'} does not exist: correct the path of the database to back up, "
+        "or start serve, which creates it"
     )
     assert capsys.readouterr().err == f"incoming-payments: {says}\n"
 

@@ -12,6 +12,7 @@ from incoming_payments.domain.feed import Consumer, Failed, Start, consumer_name
 from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.limits import FEED_ROWS_MAX
 from incoming_payments.server.command import main
+from incoming_payments.server.config.settings import load_settings
 from incoming_payments.server.init import CONFIGURATION, PEER_TOKEN, SERVER_SECRET
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing import a_creation, a_wallet_address, crediting
@@ -87,6 +88,8 @@ def test_a_payment_is_shown(paid: PaymentId, folder: Path, capsys: pytest.Captur
     """`show` has the credits, events and deliveries. Control characters of clients do not reach the terminal."""
     shown = answer(capsys, folder, "show", paid)
     assert shown["payment"]["id"] == paid
+    url = load_settings(folder / CONFIGURATION).policy.payment_url(paid)
+    assert answer(capsys, folder, "show", url) == shown
     assert [(credit["creditId"], credit["amount"]["value"]) for credit in shown["credits"]] == [
         ("wire-1", "450"),
         ("wire-2", "450"),
@@ -213,6 +216,15 @@ def test_unused_consumers_get_a_warning(folder: Path, capsys: pytest.CaptureFixt
     assert f"`incoming-payments remove-consumer shop --config '{folder / CONFIGURATION}'`" in warning
 
 
+def test_a_missing_folder_for_the_database_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`serve` would refuse it too, and `check-config` creates no folder."""
+    file = folder / CONFIGURATION
+    file.write_text(file.read_text("utf-8").replace('"payments.sqlite3"', '"none/payments.sqlite3"'), "utf-8")
+    run(folder, "check-config", status=1)
+    text = f"{file}: database: the directory {folder / 'none'} does not exist: create it for the database"
+    assert text in capsys.readouterr().err
+
+
 def test_consumers_that_cannot_be_read_get_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The configuration is valid, whatever is wrong with the files of the database."""
     lock = folder / "payments.sqlite3-lock"
@@ -227,7 +239,7 @@ def test_consumers_that_cannot_be_read_get_a_warning(folder: Path, capsys: pytes
     [
         (["list", "--limit", "0"], "limit must be"),
         (["list", "--wallet-address", "alice"], "walletAddress must be an absolute http or https URL"),
-        (["show", "x"], "a payment id must be a UUID"),
+        (["show", "x"], "payment must be a payment's id, or its URL below http://"),
         (["show", "019b76da-a800-7000-8000-000000000000"], "there is no payment 019b76da"),
         (["dead-letters", "nobody"], "the feed has no consumer nobody"),
         (["redeliver", "ledger", "x"], "'x' is no id of a delivery: give an id that `incoming-payments dead-letters`"),

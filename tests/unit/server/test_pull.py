@@ -4,12 +4,13 @@ import asyncio
 import json
 import logging
 import re
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final, cast
 
 import httpx
@@ -181,14 +182,16 @@ def test_each_port_has_its_own_paths_and_tokens(bank: Bank) -> None:
 
 def test_used_port_is_named(bank: Bank) -> None:
     """The error names the setting, before a database is created."""
-    bank.edit("# port = 8081", f"port = {bank.port}")
-    (bank.folder / "ledger-token.txt").write_text(TOKEN, "ascii")
-    (bank.folder / "push-token.txt").write_text(PUSH_TOKEN, "ascii")
-    with bank.configuration.open("a", encoding="utf-8") as file:
-        file.write(CONSUMERS)
-    done = run_command("serve", "--config", bank.configuration)
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        bank.edit("# port = 8081", f"port = {port}")
+        (bank.folder / "ledger-token.txt").write_text(TOKEN, "ascii")
+        (bank.folder / "push-token.txt").write_text(PUSH_TOKEN, "ascii")
+        with bank.configuration.open("a", encoding="utf-8") as file:
+            file.write(CONSUMERS)
+        done = run_command("serve", "--config", bank.configuration)
     assert done.returncode == 1
-    assert f"events.port: cannot listen on 127.0.0.1 port {bank.port}: " in done.stderr
+    assert f"events.port: cannot listen on 127.0.0.1 port {port}: " in done.stderr
     assert not (bank.folder / "payments.sqlite3").exists()
 
 

@@ -277,7 +277,8 @@ def test_removal_forgets_the_place() -> None:
     assert [state.consumer.name for state in bench.feed.consumers()] == ["other"]
     with pytest.raises(ConsumerNotFound) as caught:
         bench.claim()
-    assert caught.value.description == "the feed has no consumer ledger: register it first"
+    text = "the feed has no consumer ledger: correct the name, or start its relay, which registers it"
+    assert caught.value.description == text
     bench.register()
     assert bench.claim() == []
 

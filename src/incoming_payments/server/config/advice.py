@@ -1,7 +1,7 @@
 """Warnings about settings that are valid but probably a mistake. Each warning names the setting and what to change."""
 
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 from urllib.parse import urlsplit
@@ -76,6 +76,20 @@ def of_tokens(tokens: Sequence[AccessTokenInfo], now: datetime) -> Iterator[str]
                 f"token[{place}].expires_at is {info.expires_at:%Y-%m-%dT%H:%M:%SZ}, which has passed: requests with "
                 "this token are refused with token_expired; write a later time, or remove the token"
             )
+
+
+def of_filters(hosted: Collection[str], filters: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a warning for each wallet address in the filter of a consumer that the service does not host.
+
+    `filters` is from the names of tables. `hosted` is empty if another service keeps the wallet addresses.
+    """
+    for name, urls in filters.items():
+        for place, url in enumerate(urls):
+            if hosted and url not in hosted:
+                yield (
+                    f"{name}.wallet_addresses[{place}] is {url}, but no [[wallet_address]] has this URL, so there are "
+                    "no new events for it: correct the URL, or add the wallet address"
+                )
 
 
 def of_assets(hosted: Mapping[str, Asset], of_peers: Mapping[str, Asset], tolerance_units: int) -> Iterator[str]:

@@ -37,7 +37,7 @@ from incoming_payments.server.config.files import (
     read_bounded,
 )
 from incoming_payments.server.config.packets import packets_of
-from incoming_payments.server.config.reader import HARMLESS_NAME, naming, read, refused
+from incoming_payments.server.config.reader import HARMLESS_NAME, Once, naming, read, refused
 from incoming_payments.server.config.setting import differences
 from incoming_payments.server.config.tables import NEED_RESTART, Configuration, LimitsTable
 from incoming_payments.server.config.wallet_addresses import StaticWalletAddresses, listed, read_wallet_address_url
@@ -165,6 +165,12 @@ def _check_relations(given: Configuration) -> None:
     if port + further > PORT_MAX:
         need = f"so {listen.workers} workers would need ports up to {port + further}"
         raise refused("listen.metrics_port", f"is {port}, {need}: give a port of at most {PORT_MAX - further}")
+    ports, instead = Once(), "give each of them a port of its own, and one port to each worker for metrics"
+    ports.add(listen.port, "listen.port", instead)
+    for used in range(port, port + listen.workers) if port else ():
+        ports.add(used, "listen.metrics_port", instead)
+    if given.events.port is not None:
+        ports.add(given.events.port, "events.port", instead)
     if given.token and given.authorization_server:
         reason = "because a listed token needs no introspection"
         raise refused("token", f"and authorization_server exclude each other, {reason}: remove one of them")
@@ -224,3 +230,6 @@ def _advice(settings: Settings, now: datetime) -> Iterator[str]:
         {f"peer[{place}]": Asset(peer.asset_code, peer.asset_scale) for place, peer in enumerate(given.peer)},
         given.ilp.tolerance_units,
     )
+    tables = {f"webhooks[{place}]": table.wallet_addresses for place, table in enumerate(given.webhooks)}
+    tables |= {f"consumer[{place}]": table.wallet_addresses for place, table in enumerate(given.consumer)}
+    yield from advice.of_filters({hosted.url for hosted in settings.wallet_addresses}, tables)

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from attrs import frozen
@@ -111,7 +111,8 @@ class _Story:
         self._same("code", answer.body.get("error", {}).get("code"), "invalid_token")
 
     def _pay_by_stream(self, client: "_Client", bank: "CoreBanking") -> None:
-        with ThreadPoolExecutor(1) as payer:
+        progress = Progress(_TOTAL)
+        with ThreadPoolExecutor(1) as payer, progress:
             with service(self._folder, self._port) as pid:
                 self._say(f"The service starts on a fresh SQLite file (process {pid}).")
                 path = self._create(client)
@@ -123,7 +124,6 @@ class _Story:
                     f"The payer sends {_usd(_TOTAL)} by STREAM over HTTP, in packets of {_usd(_PACKET_MAX)}, "
                     f"{_IN_FLIGHT} at a time."
                 )
-                progress = Progress(_TOTAL)
                 paying = payer.submit(
                     pay, link, payee, _TOTAL, packet_max=_PACKET_MAX, in_flight=_IN_FLIGHT, progress=progress
                 )
@@ -268,7 +268,8 @@ def shown(direction: str, text: str) -> str:
 class Progress:
     """Show the progress of a payment of `total` cents, and pause it halfway until `go_on` is set.
 
-    A terminal shows one growing bar. Any other output gets a line for each tenth of the payment.
+    A terminal shows one growing bar. Any other output gets a line for each tenth of the payment. As a context manager,
+    it stops the payer at the end. After Ctrl-C, the payer would otherwise repeat its packets to the ended service.
     """
 
     def __init__(self, total: int) -> None:
@@ -276,9 +277,19 @@ class Progress:
         self._shown = 0  # tenths of the payment for which a line was printed
         self.halfway = threading.Event()
         self.go_on = threading.Event()
+        self._has_ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._has_ended = True
+        self.go_on.set()
 
     def __call__(self, totals: SenderTotals) -> None:
-        """Show the amount delivered so far."""
+        """Show the amount delivered so far. Raise `StoryEnds` after the end of the context."""
+        if self._has_ended:
+            raise StoryEnds("The demo has ended.")
         done = totals.delivered / self._total
         bar = "#" * round(done * _BAR_CHARS)
         line = f"     [{bar:-<{_BAR_CHARS}}] {_usd(totals.delivered):>9}"

@@ -161,7 +161,9 @@ def _state(row: Sequence[Any]) -> tuple[Consumer, Health, bool]:
 
 
 def _unknown(name: str) -> ConsumerNotFound:
-    return ConsumerNotFound(f"the feed has no consumer {name}: register it first")
+    return ConsumerNotFound(
+        f"the feed has no consumer {name}: correct the name, or start its relay, which registers it"
+    )
 
 
 def _next(rows: Rows, name: ConsumerName) -> int | None:

@@ -344,6 +344,39 @@ def test_each_worker_has_a_port_for_metrics(load: Load) -> None:
         load(LEAST + "[listen]\nworkers = 3\nmetrics_port = 65534")
 
 
+@pytest.mark.parametrize(
+    ("ports", "setting", "first"),
+    [
+        (CONSUMER.replace("8081", "8080"), "events.port", "listen.port"),
+        ("[listen]\nmetrics_port = 8080", "listen.metrics_port", "listen.port"),
+        ("[listen]\nworkers = 2\nmetrics_port = 8079", "listen.metrics_port", "listen.port"),
+        ("[listen]\nmetrics_port = 8080\nworkers = 2\nport = 8082\n" + CONSUMER, "events.port", "listen.metrics_port"),
+    ],
+)
+def test_two_listeners_with_one_port_are_refused(load: Load, ports: str, setting: str, first: str) -> None:
+    """Otherwise `serve` would tell the operator to stop the program that listens there."""
+    with pytest.raises(
+        ConfigurationError, match=f"{setting} holds the same value as {first}: give each of them a port"
+    ):
+        load(LEAST + ports)
+
+
+def test_filter_for_an_unknown_wallet_address_gets_a_warning(load: Load, tmp_path: Path) -> None:
+    """The consumer would wait for events that never come. Another service may host any wallet address."""
+    hosted, other = "https://bank.example/alice", "https://bank.example/bob"
+    hooks = '[[webhooks]]\nname = "s"\nurl = "https://shop.example/h"\nsecret_files = ["hook.txt"]\n'
+    filters = f'wallet_addresses = ["{hosted}", "{other}"]\n'
+    text = LEAST + CONSUMER + f'wallet_addresses = ["{hosted}"]\n' + hooks + filters
+    says = (
+        f"{tmp_path / 'configuration.toml'}: webhooks[0].wallet_addresses[1] is {other}, but no [[wallet_address]] has "
+        "this URL, so there are no new events for it: correct the URL, or add the wallet address"
+    )
+    assert [warning for warning in load(text).warnings if "wallet_addresses[" in warning] == [says]
+    listed = LEAST[LEAST.index("[[wallet_address]]") : LEAST.index("[ilp]")]
+    elsewhere = text.replace(listed, '[wallet_addresses]\nbase_urls = ["https://wallet.example"]\n')
+    assert [warning for warning in load(elsewhere).warnings if "wallet_addresses[" in warning] == []
+
+
 def test_signature_age_and_clock_skew_are_independent(load: Load) -> None:
     """Either of the two settings leaves the other one at its default."""
     older = load(LEAST + "[limits]\nsignature_age_s = 500").policy.signature

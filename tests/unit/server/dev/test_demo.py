@@ -1,9 +1,12 @@
 """The demo: a whole payment between real processes, and its output when a step fails."""
 
 import io
+import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,6 +89,28 @@ def test_every_step_of_the_demo_holds() -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout)  # it is no terminal
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Let SIGINT end child processes. A shell ignores SIGINT for programs that it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize("line", ["grants", "packets in flight"])
+def test_ctrl_c_ends_the_demo(line: str) -> None:
+    """Ctrl-C ends the demo and its processes within seconds, without a traceback, also in the middle of the payment."""
+    command = [sys.executable, "-m", "incoming_payments", "demo"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0) as run:
+        assert run.stdout is not None
+        while line not in run.stdout.readline():
+            assert run.poll() is None
+        os.killpg(run.pid, signal.SIGINT)
+        _, errors = run.communicate(timeout=20)
+    assert (run.returncode, errors) == (130, "")
+
+
 def bars(text: str) -> list[float]:
     """Return the amounts beside the bars. Each bar has the right length."""
     found = re.findall(r"^     \[(#*)(-*)\] +(\d+\.\d\d) USD$", text, re.MULTILINE)
@@ -117,6 +142,15 @@ def test_progress_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         f"\r     [{line}] {usd:>5} USD{end}"
         for line, usd, end in zip(lines, ("0.10", "6.00", "10.00"), ("", "", "\n"), strict=True)
     )
+
+
+def test_progress_ends_a_payer_that_is_left() -> None:
+    """After Ctrl-C, the payer does not wait for the service."""
+    with demo.Progress(1000) as progress:
+        progress(SenderTotals(1000, delivered=10))
+    assert progress.go_on.is_set()
+    with pytest.raises(StoryEnds):
+        progress(SenderTotals(1000, delivered=20))
 
 
 def test_refused_payer_ends_the_demo(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
