@@ -818,7 +818,8 @@ def test_strangers_do_not_keep_an_active_token_waiting(connect: Open) -> None:
     crowd = Crowd()
     with scripted_server(crowd) as server:
         introspector = connect(server.url, connections=4, timeout_s=20)
-        assert not crowd.lets_through(QUERY, introspector, within_s=0.3)  # it is active from now on
+        assert not crowd.lets_through(QUERY, introspector, within_s=0.3)
+        introspector.introspect()  # it is active from now on
         assert crowd.lets_through(QUERY, introspector, within_s=5)
 
 
@@ -833,6 +834,31 @@ def test_token_that_is_not_active_any_more_waits_with_the_strangers(connect: Ope
         with contextlib.suppress(TokenRefused):
             assert introspector.introspect() is None
         assert not crowd.lets_through(QUERY, introspector, within_s=0.3)
+
+
+def test_strangers_occupy_few_threads() -> None:
+    """Half as many threads as there are connections wait for tokens that were not active. An active token passes."""
+    released = threading.Event()
+
+    def script(exchange: Exchange, _: int) -> None:
+        is_stranger = exchange.json()["access_token"].startswith("STRANGER")
+        assert not is_stranger or released.wait(20)
+        exchange.answer({"active": False} if is_stranger else an_answer())
+
+    first, second, third = (TokenQuery(AccessToken(f"STRANGER-{number}"), "create") for number in range(3))
+    with scripted_server(script) as server, ThreadPoolExecutor() as pool:
+        introspector = Sync(server.url, connections=4, timeout_s=20)
+        introspector.introspect()
+        waiting = [pool.submit(introspector.introspect, query) for query in (first, second)]
+        while len(server.requests) < 3:
+            time.sleep(0.01)
+        with pytest.raises(AuthorizationServerUnavailable, match="too many other threads wait"):
+            introspector.introspect(third)
+        assert isinstance(introspector.introspect(), AccessTokenInfo)
+        released.set()
+        assert [future.result() for future in waiting] == [None, None]
+        assert introspector.introspect(third) is None
+        introspector.close()
 
 
 def test_few_active_tokens_are_remembered(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
