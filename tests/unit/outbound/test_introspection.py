@@ -35,6 +35,7 @@ from incoming_payments.outbound._http import HttpFailed, LookUps, MayConnect, fa
 from incoming_payments.outbound.introspection import AsyncHttpIntrospector, HttpIntrospector
 from kits.document_kit import inject_resolver
 from kits.http_clients import SharedClient, send
+from kits.https_server import contexts
 from kits.introspectors import ISSUER, QUERY, RAFIKI, RFC, Async, Crowd, Sync
 from kits.odd_answers import OF_RAFIKI, OVER_HTTP, Answered, Serve, an_answer, authorization_server, octets
 from kits.scripted_server import Exchange, scripted_server
@@ -1082,6 +1083,34 @@ def test_floods_do_not_stop_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> N
     short_s = longest_stop_s()
     monkeypatch.setattr(_aiohttp, "_RECEIVED_BYTES_MAX", 1 << 22)
     assert short_s < longest_stop_s()
+
+
+def test_tls_connections_take_turns() -> None:
+    """Bytes of TLS are read in small pieces, because a hostile server can cause much work with few bytes."""
+    is_asked, stands_still, is_sent = threading.Event(), threading.Event(), threading.Event()
+
+    def script(exchange: Exchange, _: int) -> None:
+        is_asked.set()
+        stands_still.wait(10)
+        exchange.answer(bytes(12_000))
+        is_sent.set()
+
+    async def turns() -> int:
+        client = AsyncHttpClient(bytes_max=20_000, tls=contexts()[1])
+        call = asyncio.create_task(client.send(RequestMessage("GET", server.url, ()), timeout_s=20))
+        await asyncio.to_thread(is_asked.wait)
+        stands_still.set()
+        is_sent.wait(10)  # the event loop does nothing until all bytes have arrived
+        count = 0
+        while not call.done():
+            await asyncio.sleep(0)
+            count += 1
+        assert (await call).status == 200
+        await client.aclose()
+        return count
+
+    with scripted_server(script, tls=contexts()[0]) as server:
+        assert asyncio.run(turns()) > 4
 
 
 @pytest.mark.parametrize("timeout_s", [0, -0.01])
