@@ -30,10 +30,13 @@ from incoming_payments.outbound._http import (
 )
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from aiohttp.client_proto import ResponseHandler
 
 # the number of bytes to receive in one iteration of the loop, because more could be thousands of small chunks
 _RECEIVED_BYTES_MAX: Final = 16 * 1024
+# the number of bytes of TLS to receive in one iteration of the loop, because 2 KB of session tickets take 1 ms
+_TLS_BYTES_MAX: Final = 2 * 1024
 _NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 _OPENED: Final[ContextVar[list[socket.socket]]] = ContextVar("_OPENED")  # the sockets of the current request
 
@@ -130,7 +133,7 @@ class AsyncHttpClient:
             raise OSError(
                 errno.EAGAIN, f"{REQUEST_SOCKETS_MAX} other addresses of the host do not answer, which is the limit"
             )
-        created = socket.socket(family, kind, protocol)
+        created = _Socket(family, kind, protocol)
         opened.append(created)
         created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES_MAX)
         return created
@@ -140,6 +143,16 @@ class AsyncHttpClient:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+class _Socket(socket.socket):
+    """A socket of which asyncio reads few bytes of TLS at once.
+
+    So a hostile server that sends without a pause does not keep the loop from the other connections.
+    """
+
+    def recv_into(self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0) -> int:
+        return super().recv_into(memoryview(buffer)[:_TLS_BYTES_MAX], nbytes, flags)
 
 
 def _total(timeout_s: float) -> aiohttp.ClientTimeout:

@@ -14,7 +14,7 @@ from incoming_payments.outbound._http import HttpFailed
 T = TypeVar("T")
 
 _RESTS: Final = 2  # seconds to rest for each second of work
-_REST_S_MAX: Final = 0.1
+_REST_S_MAX: Final = 0.1  # seconds of one rest, so that an honest server never waits for long
 
 
 class Client(Protocol):
@@ -30,8 +30,8 @@ class LoopThread:
     The thread ends after `close`, or when nothing refers to this object. Then it cancels its coroutines and closes
     `clients`. A coroutine after `close` starts another thread.
 
-    With `rests`, the thread uses at most a third of a processor. Python runs one thread at a time, so otherwise servers
-    that cause much work could slow all threads of the process.
+    With `rests`, the thread rests twice as long as it works. Python runs one thread at a time, so otherwise servers that
+    cause much work could slow all threads of the process.
     """
 
     def __init__(self, *clients: Client, rests: bool = False) -> None:

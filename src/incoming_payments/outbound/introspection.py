@@ -208,7 +208,8 @@ class HttpIntrospector(_Introspector):
     - `timeout_s` is the time for one introspection with its retries, at most `limits.INTROSPECTION_S_MAX`.
     - `connections` is the number of connections to the authorization server. Half of the connections are reserved for
       tokens that were active at their last introspection. So an attacker with random tokens cannot occupy all
-      connections.
+      connections. `HttpIntrospector` lets only as many threads as the other half has connections wait for tokens that
+      were not active. Under WSGI, set `connections` to half of the threads of your server.
     - `cache_s` is the number of seconds for which an active token is cached, at most
       `limits.INTROSPECTION_CACHE_S_MAX`. A cached token is never used beyond its `exp`, but a revoked token stays
       usable for that long. 0 turns the cache off. `cache_tokens` is the size of the cache.
@@ -227,13 +228,26 @@ class HttpIntrospector(_Introspector):
         """Start with no token, no connection and no thread."""
         super().begin()
         self._thread = LoopThread(self._shared, self._reserved)
+        self._waits = threading.Semaphore(self._connections - self._connections // 2)
 
     def introspect(self, query: TokenQuery) -> AccessTokenInfo | None:
         """Return the information about the token, or `None` when it is not active."""
         try:
-            return self._cached(query) or self._thread.run(self._introspect(query))
+            return self._cached(query) or self._wait(query)
         except HttpFailed as error:
             raise AuthorizationServerUnavailable(error.description) from error
+
+    def _wait(self, query: TokenQuery) -> AccessTokenInfo | None:
+        """Wait for the answer. Strangers with random tokens occupy only some threads of a WSGI server."""
+        if self._active.get(query.token.digest):
+            return self._thread.run(self._introspect(query))
+        if not self._waits.acquire(blocking=False):
+            text = "too many other threads wait for tokens that were not active before: repeat the request later"
+            raise AuthorizationServerUnavailable(text)
+        try:
+            return self._thread.run(self._introspect(query))
+        finally:
+            self._waits.release()
 
     def close(self) -> None:
         """Close the connections."""

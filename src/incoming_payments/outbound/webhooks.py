@@ -9,6 +9,7 @@ with webhooks(service, [shop]):
 Each endpoint is a consumer of the feed. So each endpoint has its own schedule, filters and dead letters.
 """
 
+import asyncio
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -145,13 +146,15 @@ class _Sender:
         _forks.begin(self)
 
     def begin(self) -> None:
-        """Start with no connection."""
+        """Start with no connection and no thread."""
         self._http = open_http(
             bytes_max=WEBHOOK_ANSWER_BYTES_MAX,
             connections=RELAY_CONCURRENCY_MAX,  # no attempt waits for the connection of another one
             tls=self._endpoint.tls,
             may_connect=any_address if self._endpoint.allow_private else is_public,
         )
+        # A hostile endpoint can cause much work by TLS messages, which must not occupy the event loop of a caller.
+        self._thread = LoopThread(self._http, rests=True)
 
     async def _send(self, delivery: Delivery) -> None:
         request = self._endpoint.request(delivery, self._clock())
@@ -170,11 +173,6 @@ class WebhookSender(_Sender):
     sender.
     """
 
-    def begin(self) -> None:
-        """Start with no connection and no thread."""
-        super().begin()
-        self._thread = LoopThread(self._http)
-
     def __call__(self, delivery: Delivery) -> None:
         """Send the webhook once."""
         self._thread.run(self._send(delivery))
@@ -189,11 +187,11 @@ class AsyncWebhookSender(_Sender):
 
     async def __call__(self, delivery: Delivery) -> None:
         """Send the webhook once. See `WebhookSender`."""
-        await self._send(delivery)
+        await asyncio.wrap_future(self._thread.submit(self._send(delivery)))
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await asyncio.to_thread(self._thread.close)
 
 
 def _without_url(error: HttpFailed, url: str) -> HttpFailed:
@@ -252,7 +250,7 @@ def webhooks(
 async def async_webhooks(
     service: Relaying, endpoints: Iterable[WebhookEndpoint], **options: Unpack[WebhookOptions]
 ) -> AsyncIterator[None]:
-    """Send webhooks to `endpoints` in the event loop, until the context ends. See `webhooks`."""
+    """Send webhooks to `endpoints` in tasks of the event loop, until the context ends. See `webhooks`."""
     async with AsyncExitStack() as stack:
         relays = []
         for endpoint in _different(endpoints):

@@ -35,6 +35,7 @@ from incoming_payments.outbound._http import HttpFailed, LookUps, MayConnect, fa
 from incoming_payments.outbound.introspection import AsyncHttpIntrospector, HttpIntrospector
 from kits.document_kit import inject_resolver
 from kits.http_clients import SharedClient, send
+from kits.https_server import contexts
 from kits.introspectors import ISSUER, QUERY, RAFIKI, RFC, Async, Crowd, Sync
 from kits.odd_answers import OF_RAFIKI, OVER_HTTP, Answered, Serve, an_answer, authorization_server, octets
 from kits.scripted_server import Exchange, scripted_server
@@ -818,7 +819,8 @@ def test_strangers_do_not_keep_an_active_token_waiting(connect: Open) -> None:
     crowd = Crowd()
     with scripted_server(crowd) as server:
         introspector = connect(server.url, connections=4, timeout_s=20)
-        assert not crowd.lets_through(QUERY, introspector, within_s=0.3)  # it is active from now on
+        assert not crowd.lets_through(QUERY, introspector, within_s=0.3)
+        introspector.introspect()  # it is active from now on
         assert crowd.lets_through(QUERY, introspector, within_s=5)
 
 
@@ -833,6 +835,31 @@ def test_token_that_is_not_active_any_more_waits_with_the_strangers(connect: Ope
         with contextlib.suppress(TokenRefused):
             assert introspector.introspect() is None
         assert not crowd.lets_through(QUERY, introspector, within_s=0.3)
+
+
+def test_strangers_occupy_few_threads() -> None:
+    """Half as many threads as there are connections wait for tokens that were not active. An active token passes."""
+    released = threading.Event()
+
+    def script(exchange: Exchange, _: int) -> None:
+        is_stranger = exchange.json()["access_token"].startswith("STRANGER")
+        assert not is_stranger or released.wait(20)
+        exchange.answer({"active": False} if is_stranger else an_answer())
+
+    first, second, third = (TokenQuery(AccessToken(f"STRANGER-{number}"), "create") for number in range(3))
+    with scripted_server(script) as server, ThreadPoolExecutor() as pool:
+        introspector = Sync(server.url, connections=4, timeout_s=20)
+        introspector.introspect()
+        waiting = [pool.submit(introspector.introspect, query) for query in (first, second)]
+        while len(server.requests) < 3:
+            time.sleep(0.01)
+        with pytest.raises(AuthorizationServerUnavailable, match="too many other threads wait"):
+            introspector.introspect(third)
+        assert isinstance(introspector.introspect(), AccessTokenInfo)
+        released.set()
+        assert [future.result() for future in waiting] == [None, None]
+        assert introspector.introspect(third) is None
+        introspector.close()
 
 
 def test_few_active_tokens_are_remembered(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1056,6 +1083,34 @@ def test_floods_do_not_stop_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> N
     short_s = longest_stop_s()
     monkeypatch.setattr(_aiohttp, "_RECEIVED_BYTES_MAX", 1 << 22)
     assert short_s < longest_stop_s()
+
+
+def test_tls_connections_take_turns() -> None:
+    """Bytes of TLS are read in small pieces, because a hostile server can cause much work with few bytes."""
+    is_asked, stands_still, is_sent = threading.Event(), threading.Event(), threading.Event()
+
+    def script(exchange: Exchange, _: int) -> None:
+        is_asked.set()
+        stands_still.wait(10)
+        exchange.answer(bytes(12_000))
+        is_sent.set()
+
+    async def turns() -> int:
+        client = AsyncHttpClient(bytes_max=20_000, tls=contexts()[1])
+        call = asyncio.create_task(client.send(RequestMessage("GET", server.url, ()), timeout_s=20))
+        await asyncio.to_thread(is_asked.wait)
+        stands_still.set()
+        is_sent.wait(10)  # the event loop does nothing until all bytes have arrived
+        count = 0
+        while not call.done():
+            await asyncio.sleep(0)
+            count += 1
+        assert (await call).status == 200
+        await client.aclose()
+        return count
+
+    with scripted_server(script, tls=contexts()[0]) as server:
+        assert asyncio.run(turns()) > 4
 
 
 @pytest.mark.parametrize("timeout_s", [0, -0.01])

@@ -1,8 +1,10 @@
 """`outbound.webhooks`: signed webhooks to receivers on loopback, sync and async."""
 
+import asyncio
 import base64
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -404,6 +406,27 @@ def test_long_url_is_not_in_the_failure(cls: Sender) -> None:
     failure = outcome(cls, an_endpoint(f"http://127.0.0.1:{port}/{HIDDEN}?{'x' * 900}", timeout_s=0.4))
     assert str(failure).startswith("the endpoint cannot be reached")
     assert_no_secret(str(failure).replace("'127.0.0.1'", ""))
+
+
+def test_receiver_does_not_occupy_the_event_loop(receiver: ScriptedServer) -> None:
+    """Another thread handles the bytes of a receiver. A hostile one can cause much work by TLS messages."""
+    arrived = threading.Event()
+
+    def script(exchange: Exchange, _: int) -> None:
+        arrived.set()
+        exchange.answer(b"", 204)
+
+    async def send() -> bool:
+        sender = AsyncWebhookSender(endpoint)
+        attempt = asyncio.ensure_future(sender(a_delivery(endpoint)))
+        await asyncio.sleep(0)  # the attempt begins
+        is_sent = arrived.wait(10)  # meanwhile, the event loop stands still
+        await attempt
+        await sender.aclose()
+        return is_sent
+
+    receiver.script, endpoint = script, an_endpoint(receiver.url)
+    assert asyncio.run(send())
 
 
 # --- addresses -----------------------------------------------------------------------------------
