@@ -103,6 +103,7 @@ PULL_ERROR_CHARS_MAX: Final = 2000  # the length of an error in a request; the s
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter of this size
 JSON_DEPTH_MAX: Final = 32  # levels of a whole body, so that the parser stays below its recursion limit
 JSON_BRACKETS_MAX: Final = 16 * 1024  # opening brackets in a body, even in strings; each array or object takes memory
+ANSWER_VALUES_MAX: Final = 2048  # brackets and commas of an object of another system, 1 us each; 64 rights have 800
 JSON_NUMBER_CHARS_MAX: Final = 64  # the length of a number, because converting an integer takes quadratic time
 
 # --- HTTP, RFC 9421, RFC 9651 ---
@@ -147,7 +148,6 @@ TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
 CLIENT_KEYS_MAX: Final = 16  # the keys of one client, which needs two of them during a change of keys
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
-INTROSPECTION_VALUES_MAX: Final = 2048  # brackets and commas of this answer, 1 us each; usual answers have 800
 
 # --- clients that reach other systems over HTTP ---
 INTROSPECTION_S_DEFAULT: Final = 3.0  # seconds for one introspection with its retries; a client waits 10 s or longer

@@ -455,7 +455,7 @@ DOCUMENTS: Final = [
 
 @contextmanager
 def fetched_documents() -> Iterator[list[Reader]]:
-    """Yield the readers that fetch a document over HTTP, from a server on loopback. Other threads do not count."""
+    """Yield the readers that fetch a document over HTTP, from a server on loopback."""
     served = [b"{}"]
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -22,6 +22,7 @@ from incoming_payments.errors import ClientKeysUnavailable, ConfigurationError
 from incoming_payments.gnap import read_introspection
 from incoming_payments.httpsig import PrivateKey, RequestMessage
 from incoming_payments.limits import (
+    ANSWER_VALUES_MAX,
     CLIENT_KEYS_MAX,
     DOCUMENT_AGE_S_DEFAULT,
     DOCUMENT_COOL_DOWN_S_MIN,
@@ -108,7 +109,7 @@ def test_bad_keys_do_not_harm_good_ones(keys: Lookups, peer: Peer) -> None:
 @pytest.mark.parametrize("key", [OLD, es256_key().public_jwk(), ps512_key().public_jwk()], ids=["OKP", "EC", "RSA"])
 def test_members_of_another_kind_of_key_are_left_out(keys: Lookups, peer: Peer, key: dict[str, Any]) -> None:
     """Nobody checks such a member, so a client could publish a long list in it, and fill the cache."""
-    several: dict[str, Any] = {name: [[]] * 1000 for name in ("crv", "x", "y", "n", "e")}
+    several: dict[str, Any] = {name: [[]] * 100 for name in ("crv", "x", "y", "n", "e")}
     peer.publish({"keys": [several | key]})
     assert keys.find(client(peer), key["kid"]) == key
 
@@ -226,6 +227,7 @@ KEY_FAULTS: Final = {
     **FAULTS,
     "no keys": lambda peer: peer.publish({}),
     "keys as an object": lambda peer: peer.publish({"keys": {"old": OLD}}),
+    "too many values": lambda peer: peer.publish({"keys": [OLD], "more": [0] * ANSWER_VALUES_MAX}),
 }
 
 
