@@ -194,6 +194,25 @@ def test_one_fetch_is_in_flight_for_one_client(keys: Lookups, peer: Peer) -> Non
     assert sorted(peer.paths) == ["/a/jwks.json", "/b/jwks.json"]
 
 
+def test_thread_of_fetches_rests_after_much_work(peer: Peer) -> None:
+    """Answers that arrive together are much work at once. The thread rests twice as long, also in later turns."""
+    ends_s = []
+
+    def busy_clock() -> float:
+        if threading.current_thread() is not threading.main_thread():
+            until_s = time.thread_time() + 0.2
+            while time.thread_time() < until_s:
+                pass
+            ends_s.append(time.monotonic())
+        return 0.0
+
+    with looking_up(HttpClientKeys, clock=busy_clock, timeout_s=5.0) as keys:
+        keys.port.find(client(peer), "old")
+        keys.port.find(client(peer, "/bob"), "old")
+    first_s, second_s = ends_s
+    assert second_s - first_s >= 0.2 + 0.4
+
+
 def test_full_cache_keeps_the_clients_with_keys(keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients without keys do not drop the keys of others. The least recently used client with keys is dropped."""
     monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)
