@@ -174,6 +174,7 @@ def test_field_at_a_limit_is_accepted(value: str) -> None:
         ("z" + many(SF_MEMBERS_MAX, "=(), a#") + "=()", str(SF_MEMBERS_MAX)),
         (f'a=();x="{"y" * (HEADER_BYTES_MAX - 8)}"', str(HEADER_BYTES_MAX)),
         *[(f'a=();x="{part * SF_PARTS_MAX}"', str(SF_PARTS_MAX)) for part in (" ", ",", ";", "\\\\", "%")],
+        ("a=()" + "\t" * SF_PARTS_MAX + ",b=()", str(SF_PARTS_MAX)),
     ],
 )
 def test_signature_input_is_refused(value: str, says: str) -> None:
