@@ -116,6 +116,7 @@ SIGNATURES_MAX: Final = 4  # signatures verified for one request, which limits t
 COMPONENTS_MAX: Final = 64  # covered components of one signature
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one for each kind of request, which take at most 7 MB
 SF_PARTS_MAX: Final = 128  # items, parameters and escapes of a structured field, 3 us each; usual fields have 20
+SF_CHARS_MAX: Final = 4 * 1024  # characters of one structured field, 0.2 us each; usual fields have 400
 SF_STRICT_CHARS_MAX: Final = 2 * 1024  # all fields of a message with ;sf or ;key, 0.1 us a character for each use
 SF_STRING_BYTES_MAX: Final = 1024  # a field with one string; an idempotency key of escaped characters has 512
 SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item; RFC 9421 defines six
