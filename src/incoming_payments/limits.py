@@ -103,6 +103,7 @@ PULL_ERROR_CHARS_MAX: Final = 2000  # the length of an error in a request; the s
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter of this size
 JSON_DEPTH_MAX: Final = 32  # levels of a whole body, so that the parser stays below its recursion limit
 JSON_BRACKETS_MAX: Final = 16 * 1024  # opening brackets in a body, even in strings; each array or object takes memory
+ANSWER_VALUES_MAX: Final = 2048  # brackets and commas of an object of another system, 1 us each; 64 rights have 800
 JSON_NUMBER_CHARS_MAX: Final = 64  # the length of a number, because converting an integer takes quadratic time
 
 # --- HTTP, RFC 9421, RFC 9651 ---
@@ -115,6 +116,7 @@ SIGNATURES_MAX: Final = 4  # signatures verified for one request, which limits t
 COMPONENTS_MAX: Final = 64  # covered components of one signature
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one for each kind of request, which take at most 7 MB
 SF_PARTS_MAX: Final = 128  # items, parameters and escapes of a structured field, 3 us each; usual fields have 20
+SF_CHARS_MAX: Final = 4 * 1024  # characters of one structured field, 0.2 us each; usual fields have 400
 SF_STRICT_CHARS_MAX: Final = 2 * 1024  # all fields of a message with ;sf or ;key, 0.1 us a character for each use
 SF_STRING_BYTES_MAX: Final = 1024  # a field with one string; an idempotency key of escaped characters has 512
 SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item; RFC 9421 defines six
@@ -147,7 +149,6 @@ TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long
 CLIENT_KEYS_MAX: Final = 16  # the keys of one client, which needs two of them during a change of keys
 ACCESS_RIGHTS_MAX: Final = 64  # access rights in one token
 INTROSPECTION_BYTES_MAX: Final = 64 * 1024  # an introspection answer with that many rights has about 10 KB
-INTROSPECTION_VALUES_MAX: Final = 2048  # brackets and commas of this answer, 1 us each; usual answers have 800
 
 # --- clients that reach other systems over HTTP ---
 INTROSPECTION_S_DEFAULT: Final = 3.0  # seconds for one introspection with its retries; a client waits 10 s or longer

@@ -34,8 +34,8 @@ _SHOWABLE: Final = re.compile(r"@?[A-Za-z0-9\-_]{1,64}")
 # quadratic time.
 _OBS_FOLD: Final = re.compile(r"\r\n[ \t]+")
 
-# The characters in front of the parts of a structured field: members, items, parameters and escaped characters.
-_BEFORE_PARTS: Final = " ,;\\%"
+# The characters in front of the parts of a structured field: members, items, parameters, escapes and white space.
+_BEFORE_PARTS: Final = " \t,;\\%"
 
 # The types of structured fields, which `;sf` and `;key` need (RFC 9421 §2.1.1).
 _DICTIONARIES: Final = (

@@ -169,6 +169,10 @@ def parse_dictionary(lines: Sequence[str], name: str) -> dict[str, Member]:
     if one := _ONE_BYTE_SEQUENCE.fullmatch(text):
         return {one[1]: (b64decode(one[2]), {})}
     # The client has a token, but no quota counts a request with a wrong signature.
+    if len(text) > limits.SF_CHARS_MAX:
+        raise MalformedField(
+            f"{name} is longer than {limits.SF_CHARS_MAX} characters: send a shorter field", field=name
+        )
     if count_parts(text) > limits.SF_PARTS_MAX:
         text = f"{name} has more than {limits.SF_PARTS_MAX} members, items and parameters: send fewer"
         raise MalformedField(text, field=name)

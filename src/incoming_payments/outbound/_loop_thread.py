@@ -14,7 +14,7 @@ from incoming_payments.outbound._http import HttpFailed
 T = TypeVar("T")
 
 _RESTS: Final = 2  # seconds to rest for each second of work
-_REST_S_MAX: Final = 0.1  # seconds of one rest, so that an honest server never waits for long
+_REST_S_MAX: Final = 0.1  # in one turn of the event loop; the next turns make up for the rest
 
 
 class Client(Protocol):
@@ -87,10 +87,13 @@ class _RestingSelector(selectors.DefaultSelector):
     """A selector that rests after the work of each turn of the event loop. Meanwhile, small pieces of data add up."""
 
     _begun_s: float | None = None
+    _rests_until_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._begun_s is not None:
-            time.sleep(min(_RESTS * (time.thread_time() - self._begun_s), _REST_S_MAX))
+            now = time.monotonic()
+            self._rests_until_s = max(now, self._rests_until_s) + _RESTS * (time.thread_time() - self._begun_s)
+            time.sleep(min(self._rests_until_s - now, _REST_S_MAX))
         ready = super().select(timeout)
         self._begun_s = time.thread_time()
         return ready

@@ -58,10 +58,17 @@ class JsonRefused(ValueError):
 def read_object(text: bytes) -> dict[str, Any]:
     """Return the JSON object in `text`, the answer of another system. Raises `ValueError`, which describes the fault.
 
+    A client may have made the object or a part of it, such as its key. So more than `limits.ANSWER_VALUES_MAX` opening
+    brackets and commas are a fault, even in strings.
+
     >>> read_object(b'{"active": false, "active": true}')
     Traceback (most recent call last):
     incoming_payments.wire.strict.JsonRefused: has the member active twice
     """
+    if sum(map(text.count, (b"[", b"{", b","))) > limits.ANSWER_VALUES_MAX:
+        raise ValueError(
+            f"has more than {limits.ANSWER_VALUES_MAX} opening brackets and commas: leave out other members"
+        )
     value = read_json(text)
     if not isinstance(value, dict):
         raise ValueError("is not a JSON object")  # noqa: TRY004 - the text is wrong, and not the type of the argument

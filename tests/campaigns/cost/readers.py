@@ -49,6 +49,7 @@ from incoming_payments.limits import (
     ILP_PREPARE_BYTES_MAX,
     INTROSPECTION_BYTES_MAX,
     JWK_CHARS_MAX,
+    SF_CHARS_MAX,
     SF_STRICT_CHARS_MAX,
     TARGET_CHARS_MAX,
 )
@@ -237,6 +238,7 @@ SIGNATURES: Final = [
         (b'sig1=("@method")' + CREATED + b';keyid="k";a=', b""),
         (b'sig1=("@method")' + CREATED + b';keyid="k";tag="', b'"'),
         (b"sig1=(@method", b")" + CREATED + b';keyid="k"'),
+        bytes_max=SF_CHARS_MAX,
     ),
     *both("Signature", with_signature, (b"", b""), (b"sig1=:", b":"), (b"sig1=:", b""), (b"sig1=", b"")),
     *both("covered field", covering('"cache-control"')),
@@ -455,7 +457,7 @@ DOCUMENTS: Final = [
 
 @contextmanager
 def fetched_documents() -> Iterator[list[Reader]]:
-    """Yield the readers that fetch a document over HTTP, from a server on loopback. Other threads do not count."""
+    """Yield the readers that fetch a document over HTTP, from a server on loopback."""
     served = [b"{}"]
 
     class Handler(http.server.BaseHTTPRequestHandler):

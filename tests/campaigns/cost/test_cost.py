@@ -51,6 +51,18 @@ def test_time_for_a_document_is_linear(fetched: list[Reader], number: int) -> No
     check_growth(fetched[number])
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["key set", "wallet address document"])
+@pytest.mark.parametrize("piece", [b"[],", b'{"":0},', b"[" * 29 + b"]" * 29 + b","])
+def test_document_costs_little(fetched: list[Reader], number: int, piece: bytes) -> None:
+    """A document costs at most twice as much as one with a long string. The fetch itself is half of the cost."""
+    read, size = fetched[number].read, fetched[number].bytes_max
+    harmless, hostile = (
+        processor_s(read, [repeated(frame, text, size, fewer) for fewer in range(5)])
+        for frame, text in (((b'{"a":"', b'"}'), b"a"), ((b'{"a":[', b"0]}"), piece))
+    )
+    assert hostile <= 2 * harmless
+
+
 STRICT: Final = ("cache-control", "priority", "surrogate-control")
 FORMS: Final = (";sf", ';key="a"', ';key="a";sf'), (';sf;key="a"',)  # of each field, by signature
 

@@ -20,7 +20,7 @@ from incoming_payments.gnap.introspection import (
     require_active,
 )
 from incoming_payments.gnap.token import AccessToken
-from incoming_payments.limits import INTROSPECTION_BYTES_MAX, INTROSPECTION_VALUES_MAX
+from incoming_payments.limits import ANSWER_VALUES_MAX, INTROSPECTION_BYTES_MAX
 from incoming_payments.testing import NOW
 from kits.frozen_values import assert_frozen
 from kits.odd_answers import an_answer, octets, of_rafiki
@@ -230,9 +230,9 @@ def test_answer_that_is_too_large_is_an_outage() -> None:
 def test_answer_with_too_many_values_is_an_outage(character: str) -> None:
     """The answer may hold a key that the client made. The service reads it before it checks the signature."""
     usual = sum(map(octets(an_answer(flags="")).count, (b"[", b"{", b",")))
-    text = character * (INTROSPECTION_VALUES_MAX - usual)
+    text = character * (ANSWER_VALUES_MAX - usual)
     assert read(flags=text) == read()
-    with pytest.raises(AuthorizationServerUnavailable, match=f"more than {INTROSPECTION_VALUES_MAX} opening brackets"):
+    with pytest.raises(AuthorizationServerUnavailable, match=f"more than {ANSWER_VALUES_MAX} opening brackets"):
         read(flags=text + character)
 
 

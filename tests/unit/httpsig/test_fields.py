@@ -15,6 +15,7 @@ from incoming_payments.limits import (
     HEADER_BYTES_MAX,
     KEY_ID_CHARS_MAX,
     NONCE_CHARS_MAX,
+    SF_CHARS_MAX,
     SF_MEMBERS_MAX,
     SF_PARAMETERS_MAX,
     SF_PARTS_MAX,
@@ -103,7 +104,7 @@ def test_several_lines_are_one_dictionary() -> None:
         "z" + many(SF_MEMBERS_MAX - 1, "=(), a#") + "=()",
         f"a=();created={POSIX_TIME_MAX};expires=0",
         f'a=();keyid="{"k" * KEY_ID_CHARS_MAX}";nonce="{"n" * NONCE_CHARS_MAX}"',
-        f'a=();x="{"y" * (HEADER_BYTES_MAX - 9)}"',
+        f'a=();x="{"y" * (SF_CHARS_MAX - 9)}"',
         f'a=();x="{" " * (SF_PARTS_MAX - 2)}"',
     ],
 )
@@ -172,8 +173,10 @@ def test_field_at_a_limit_is_accepted(value: str) -> None:
         ("sig1=()" + many(SF_PARAMETERS_MAX + 1, ";p#"), str(SF_PARAMETERS_MAX)),
         ('sig1=("a"' + many(SF_PARAMETERS_MAX + 1, ";p#") + ")", str(SF_PARAMETERS_MAX)),
         ("z" + many(SF_MEMBERS_MAX, "=(), a#") + "=()", str(SF_MEMBERS_MAX)),
-        (f'a=();x="{"y" * (HEADER_BYTES_MAX - 8)}"', str(HEADER_BYTES_MAX)),
+        (f'a=();x="{"y" * (SF_CHARS_MAX - 8)}"', str(SF_CHARS_MAX)),
+        (f'a=();x="{"y" * HEADER_BYTES_MAX}"', str(HEADER_BYTES_MAX)),
         *[(f'a=();x="{part * SF_PARTS_MAX}"', str(SF_PARTS_MAX)) for part in (" ", ",", ";", "\\\\", "%")],
+        ("a=()" + "\t" * SF_PARTS_MAX + ",b=()", str(SF_PARTS_MAX)),
     ],
 )
 def test_signature_input_is_refused(value: str, says: str) -> None:

@@ -22,6 +22,7 @@ from incoming_payments.errors import ClientKeysUnavailable, ConfigurationError
 from incoming_payments.gnap import read_introspection
 from incoming_payments.httpsig import PrivateKey, RequestMessage
 from incoming_payments.limits import (
+    ANSWER_VALUES_MAX,
     CLIENT_KEYS_MAX,
     DOCUMENT_AGE_S_DEFAULT,
     DOCUMENT_COOL_DOWN_S_MIN,
@@ -108,7 +109,7 @@ def test_bad_keys_do_not_harm_good_ones(keys: Lookups, peer: Peer) -> None:
 @pytest.mark.parametrize("key", [OLD, es256_key().public_jwk(), ps512_key().public_jwk()], ids=["OKP", "EC", "RSA"])
 def test_members_of_another_kind_of_key_are_left_out(keys: Lookups, peer: Peer, key: dict[str, Any]) -> None:
     """Nobody checks such a member, so a client could publish a long list in it, and fill the cache."""
-    several: dict[str, Any] = {name: [[]] * 1000 for name in ("crv", "x", "y", "n", "e")}
+    several: dict[str, Any] = {name: [[]] * 100 for name in ("crv", "x", "y", "n", "e")}
     peer.publish({"keys": [several | key]})
     assert keys.find(client(peer), key["kid"]) == key
 
@@ -193,6 +194,25 @@ def test_one_fetch_is_in_flight_for_one_client(keys: Lookups, peer: Peer) -> Non
     assert sorted(peer.paths) == ["/a/jwks.json", "/b/jwks.json"]
 
 
+def test_thread_of_fetches_rests_after_much_work(peer: Peer) -> None:
+    """Answers that arrive together are much work at once. The thread rests twice as long, also in later turns."""
+    ends_s = []
+
+    def busy_clock() -> float:
+        if threading.current_thread() is not threading.main_thread():
+            until_s = time.thread_time() + 0.2
+            while time.thread_time() < until_s:
+                pass
+            ends_s.append(time.monotonic())
+        return 0.0
+
+    with looking_up(HttpClientKeys, clock=busy_clock, timeout_s=5.0) as keys:
+        keys.port.find(client(peer), "old")
+        keys.port.find(client(peer, "/bob"), "old")
+    first_s, second_s = ends_s
+    assert second_s - first_s >= 0.2 + 0.4
+
+
 def test_full_cache_keeps_the_clients_with_keys(keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients without keys do not drop the keys of others. The least recently used client with keys is dropped."""
     monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)
@@ -226,6 +246,7 @@ KEY_FAULTS: Final = {
     **FAULTS,
     "no keys": lambda peer: peer.publish({}),
     "keys as an object": lambda peer: peer.publish({"keys": {"old": OLD}}),
+    "too many values": lambda peer: peer.publish({"keys": [OLD], "more": [0] * ANSWER_VALUES_MAX}),
 }
 
 
