@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 _RESTS: Final = 2  # seconds to rest for each second of work
 _REST_S_MAX: Final = 0.1  # in one turn of the event loop; the next turns make up for the rest
+_OWED_S_MAX: Final = 1.0  # the rest that is left for later turns, so that the thread is soon fast again after an attack
 
 
 class Client(Protocol):
@@ -30,8 +31,8 @@ class LoopThread:
     The thread ends after `close`, or when nothing refers to this object. Then it cancels its coroutines and closes
     `clients`. A coroutine after `close` starts another thread.
 
-    With `rests`, the thread rests twice as long as it works. Python runs one thread at a time, so otherwise servers that
-    cause much work could slow all threads of the process.
+    With `rests`, the thread rests twice as long as it works. Python runs one thread at a time, so otherwise servers
+    that cause much work could slow all threads of the process.
     """
 
     def __init__(self, *clients: Client, rests: bool = False) -> None:
@@ -92,8 +93,9 @@ class _RestingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._begun_s is not None:
             now = time.monotonic()
-            self._rests_until_s = max(now, self._rests_until_s) + _RESTS * (time.thread_time() - self._begun_s)
-            time.sleep(min(self._rests_until_s - now, _REST_S_MAX))
+            rest_s = max(self._rests_until_s - now, 0) + _RESTS * (time.thread_time() - self._begun_s)
+            self._rests_until_s = now + min(rest_s, _OWED_S_MAX)
+            time.sleep(min(rest_s, _REST_S_MAX))
         ready = super().select(timeout)
         self._begun_s = time.thread_time()
         return ready
