@@ -556,16 +556,21 @@ def test_failure_is_shared_too(connect: Open) -> None:
 def test_cancelled_query_does_not_fail_the_others() -> None:
     """When the query with the request is cancelled, one of the waiting queries sends its own, and the rest share it."""
 
+    are_cancelled = threading.Event()
+
     def slow(exchange: Exchange, _: int) -> None:
-        exchange.ended.wait(0.2)
+        are_cancelled.wait(10)
         active(exchange)
 
     async def main(url: str) -> list[object]:
         introspector = AsyncHttpIntrospector(url, allow_http=True, **RFC)  # type: ignore[arg-type] # a mapping of settings
         calls = [asyncio.create_task(introspector.introspect(QUERY)) for _ in range(5)]
-        for cancelled in (calls[0], calls[3]):  # the one with the request, and one that waits
-            await asyncio.sleep(0.05)
+        for count, cancelled in ((1, calls[0]), (2, calls[3])):  # the one with the request, and one that waits
+            while len(server.requests) < count:  # noqa: ASYNC110 - another thread counts them
+                await asyncio.sleep(0.01)
             cancelled.cancel()
+        await asyncio.sleep(0)
+        are_cancelled.set()
         outcomes: list[object] = [*await asyncio.gather(*calls, return_exceptions=True)]
         await introspector.aclose()
         return outcomes
