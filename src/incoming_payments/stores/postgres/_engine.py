@@ -28,7 +28,7 @@ from incoming_payments.stores.postgres._groups import Groups
 from incoming_payments.stores.postgres._migrations import check_schema
 from incoming_payments.stores.postgres._operations import Job, update
 from incoming_payments.stores.postgres._references import prepare_reference
-from incoming_payments.stores.postgres._session import BEGIN, connection_arguments
+from incoming_payments.stores.postgres._session import ARGUMENTS, BEGIN
 from incoming_payments.stores.postgres._steps import Operation, Statement
 from incoming_payments.stores.postgres._values import checked_id
 from incoming_payments.stores.postgres._workers import Workers
@@ -43,7 +43,7 @@ class Settings:
 
     conninfo: str
     connections: int
-    prepare_threshold: int | None
+    prepares: bool
     reference: str | None = None
     report: Reporter | None = None
 
@@ -51,7 +51,7 @@ class Settings:
         """Return the arguments of a pool of psycopg."""
         return {
             "conninfo": self.conninfo,
-            "kwargs": connection_arguments(self.prepare_threshold),
+            "kwargs": ARGUMENTS,
             "min_size": 1,
             "max_size": self.connections,
             "max_waiting": STORE_QUEUE_MAX,
@@ -87,7 +87,9 @@ class Engine:
 
     def run(self, operation: Operation[T], begin: Statement = BEGIN) -> T:
         """Return the answer of `operation`, once it is durable."""
-        return self._workers.run(partial(transact, self._pool, operation, begin))
+        return self._workers.run(
+            partial(transact, self._pool, operation, prepares=self._settings.prepares, begin=begin)
+        )
 
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None) -> T:
         """Return the answer of `decide`, once the decision is durable."""
@@ -108,7 +110,7 @@ class Engine:
     def _commit(self, id: PaymentId, jobs: Sequence[Job]) -> None:
         began_s, outcome = time.perf_counter(), "committed"
         try:
-            transact(self._pool, update(id, jobs))
+            transact(self._pool, update(id, jobs), prepares=self._settings.prepares)
         except BaseException as error:  # noqa: BLE001 - it is raised in the threads of the callers
             if _must_split(jobs, error):
                 for job in jobs:
@@ -150,7 +152,7 @@ class AsyncEngine:
         pool: AsyncPool = AsyncConnectionPool(**self._settings.pool(), open=False)
         await pool.open()
         try:
-            self.reference = await atransact(pool, prepare_reference(self._settings.reference))
+            self.reference = await self._transact(pool, prepare_reference(self._settings.reference))
         except BaseException:
             await pool.close()
             raise
@@ -159,7 +161,7 @@ class AsyncEngine:
     async def run(self, operation: Operation[T], begin: Statement = BEGIN) -> T:
         """Await the answer of `operation`, once it is durable."""
         pool = await self.open()
-        return await asyncio.shield(self._start(atransact(pool, operation, begin)))
+        return await asyncio.shield(self._start(self._transact(pool, operation, begin)))
 
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None) -> T:
         """Await the answer of `decide`, once the decision is durable."""
@@ -173,6 +175,9 @@ class AsyncEngine:
         answer: T = job.outcome()
         return answer
 
+    async def _transact(self, pool: AsyncPool, operation: Operation[T], begin: Statement = BEGIN) -> T:
+        return await atransact(pool, operation, prepares=self._settings.prepares, begin=begin)
+
     async def _run_group(self, pool: AsyncPool, id: PaymentId) -> None:
         while jobs := self._groups.take(id):
             await self._commit(pool, id, jobs)
@@ -180,7 +185,7 @@ class AsyncEngine:
     async def _commit(self, pool: AsyncPool, id: PaymentId, jobs: Sequence[Job]) -> None:
         began_s, outcome = time.perf_counter(), "committed"
         try:
-            await atransact(pool, update(id, jobs))
+            await self._transact(pool, update(id, jobs))
         except BaseException as error:  # noqa: BLE001 - it is raised in the tasks of the callers
             if _must_split(jobs, error):
                 for job in jobs:

@@ -69,8 +69,8 @@ def explain(error: Exception) -> Exception:
         return StoreUnusable("the store is closed: open another store")
     if isinstance(error, psycopg.Error) and error.sqlstate in _PREPARED:
         return StoreUnusable(
-            f"PostgreSQL does not know a prepared statement ({_text(error)}): a pooler in transaction mode needs "
-            "prepare_threshold=None, or pgbouncer 1.21 with max_prepared_statements"
+            f"a pooler has lost a prepared statement ({_text(error)}): set prepares=False, or use pgbouncer 1.21 with "
+            "max_prepared_statements"
         )
     if isinstance(error, psycopg.DataError | psycopg.IntegrityError | UnicodeError):
         return BrokenDecision(

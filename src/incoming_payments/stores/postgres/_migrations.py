@@ -14,7 +14,7 @@ from incoming_payments.stores.postgres._drivers import Connection
 from incoming_payments.stores.postgres._errors import explain
 from incoming_payments.stores.postgres._schema import CREATE_VERSIONS, VERSION, VERSIONS, Version
 from incoming_payments.stores.postgres._session import connection_string
-from incoming_payments.stores.postgres._steps import Query, Statement, statement
+from incoming_payments.stores.postgres._steps import statement
 
 Step = Literal["before", "after", "all"]
 
@@ -22,13 +22,11 @@ _SELECT_VERSION: Final = statement(
     "SELECT before, after, current_setting('server_encoding') FROM incoming_payments.schema_version WHERE id = 1"
 )
 # The next statements are not in `STATEMENTS`: only a migration sends them.
-_WRITE_BEFORE: Final = Statement(b"UPDATE incoming_payments.schema_version SET before = %s WHERE id = 1")
-_WRITE_AFTER: Final = Statement(b"UPDATE incoming_payments.schema_version SET after = %s WHERE id = 1")
-_TRY_LOCK: Final = Statement(b"SELECT pg_try_advisory_xact_lock(%s)")
+_TRY_LOCK: Final = b"SELECT pg_try_advisory_xact_lock(%s)"
 _LOCK: Final = int.from_bytes(b"IPayMigr")
-_KEEP_LOCK: Final = Statement(b"SET LOCAL idle_in_transaction_session_timeout = 0")
-_LIMITS: Final = Statement(b"SELECT set_config('lock_timeout', '1s', true), set_config('statement_timeout', '0', true)")
-_INVALID: Final = Statement(
+_KEEP_LOCK: Final = b"SET LOCAL idle_in_transaction_session_timeout = 0"
+_LIMITS: Final = b"SELECT set_config('lock_timeout', '1s', true), set_config('statement_timeout', '0', true)"
+_INVALID: Final = (
     b"SELECT format('DROP INDEX CONCURRENTLY %I.%I', nspname, relname) FROM pg_index "
     b"JOIN pg_class ON pg_class.oid = indexrelid JOIN pg_namespace ON pg_namespace.oid = relnamespace "
     b"WHERE NOT indisvalid AND nspname = 'incoming_payments'"
@@ -41,7 +39,7 @@ def check_schema(conninfo: str) -> None:
     row: Row | None
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:
-            row = connection.execute(_SELECT_VERSION).fetchone()
+            row = connection.execute(_SELECT_VERSION.text).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         row = None
     except psycopg.Error as error:
@@ -76,7 +74,7 @@ def migrate(conninfo: str, step: Step = "all", versions: Sequence[Version] = VER
     conninfo = connection_string(conninfo)
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection, _locked(conninfo):
-            transact(connection, [Query(Statement(step.encode())) for step in CREATE_VERSIONS])
+            _transact(connection, CREATE_VERSIONS)
             _Migration(connection).run(step, versions)
     except psycopg.Error as error:
         raise explain(error) from error
@@ -104,7 +102,7 @@ class _Migration:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        row = connection.execute(_SELECT_VERSION).fetchone()
+        row = connection.execute(_SELECT_VERSION.text).fetchone()
         self._before, self._after = (0, 0) if row is None else row[:2]
 
     def run(self, step: Step, versions: Sequence[Version]) -> None:
@@ -125,34 +123,34 @@ class _Migration:
                         f"the steps after of version {number - 1} have not run: run them first, when no process with "
                         f"the code of version {number - 2} is left"
                     )
-                self._apply(version.before, Query(_WRITE_BEFORE, (number,)))
+                self._apply(version.before, "before", number)
                 self._before = number
             if self._after < number <= self._before and step != "before":
-                self._apply(version.after, Query(_WRITE_AFTER, (number,)))
+                self._apply(version.after, "after", number)
                 self._after = number
 
-    def _apply(self, steps: Sequence[str], last: Query) -> None:
-        """Run `steps`, and `last` when all of them have succeeded."""
-        together: list[Query] = []
+    def _apply(self, steps: Sequence[str], column: str, number: int) -> None:
+        """Run `steps`, and note the version when all of them have succeeded."""
+        together: list[str] = []
         for step in steps:
-            query = Query(Statement(step.encode()))
             if "INDEX CONCURRENTLY" in step:
-                transact(self._connection, together)
+                _transact(self._connection, together)
                 together = []
-                self._alone(query)
+                self._alone(step)
             else:
-                together.append(query)
-        transact(self._connection, [*together, last])
+                together.append(step)
+        note = f"UPDATE incoming_payments.schema_version SET {column} = {number} WHERE id = 1"  # noqa: S608
+        _transact(self._connection, [*together, note])
 
-    def _alone(self, query: Query) -> None:
+    def _alone(self, step: str) -> None:
         """Run a step outside a transaction. First remove the indexes that an interrupted step has left invalid."""
         for (drop,) in self._connection.execute(_INVALID).fetchall():
             self._connection.execute(drop.encode())
-        self._connection.execute(query.statement)
+        self._connection.execute(step.encode())
 
 
-def transact(connection: Connection, queries: Sequence[Query]) -> None:
-    """Run `queries` in one transaction.
+def _transact(connection: Connection, steps: Sequence[str]) -> None:
+    """Run `steps` in one transaction.
 
     A step that waits for a lock on a table makes all later reads of the table wait behind it. So a step waits only for
     a short time, and the transaction is repeated. Raises `psycopg.Error`.
@@ -162,8 +160,8 @@ def transact(connection: Connection, queries: Sequence[Query]) -> None:
         try:
             with connection.transaction():
                 connection.execute(_LIMITS)
-                for query in queries:
-                    connection.execute(*query)
+                for step in steps:
+                    connection.execute(step.encode())
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
             if time.monotonic() > deadline_s:
                 raise

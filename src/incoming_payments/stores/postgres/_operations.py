@@ -16,7 +16,7 @@ from incoming_payments.stores._rows import corrupt, micros, time_of
 from incoming_payments.stores.guard import check_update
 from incoming_payments.stores.postgres._errors import again
 from incoming_payments.stores.postgres._references import SELECT_SETTING
-from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Result, Steps, at_once, statement
+from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Result, Steps, array, at_once, statement
 from incoming_payments.stores.postgres._values import (
     LOCK_PAYMENT,
     SELECT_CREDITS,
@@ -30,8 +30,6 @@ from incoming_payments.stores.postgres._values import (
     exists,
     expiry_values,
     insertion,
-    insertion_of_credits,
-    insertion_of_events,
     payment_in,
     replacement,
 )
@@ -123,7 +121,7 @@ def _insert(payment: IncomingPayment, decision: Decision[Any]) -> Steps[KeyedCre
         earlier = _creation(keyed.client, keyed.key, results[1])
         return Ending([], lambda _: earlier, writes=False)
     reference = None if metadata is None else digest_in(metadata, results[-1].rows[0][0])
-    writes = [insertion(payment, reference), insertion_of_events(payment.id, decision.events), *sweeps]
+    writes = [insertion(payment, decision.events, reference), *sweeps]
     return Ending(writes, lambda _: None, writes=True, refusals=exists(payment.id))
 
 
@@ -137,7 +135,7 @@ def update(id: PaymentId, jobs: Sequence[Job]) -> Operation[None]:
 
 def _update(id: PaymentId, jobs: Sequence[Job]) -> Steps[None]:
     wanted = [job.credit_id for job in jobs if job.credit_id is not None]
-    locked, found = yield [Query(LOCK_PAYMENT, (id,)), Query(SELECT_CREDITS, (id, wanted))]
+    locked, found = yield [Query(LOCK_PAYMENT, (id,)), Query(SELECT_CREDITS, (id, array(wanted)))]
     try:
         before = after = payment_in(id, locked)
     except IncomingPaymentsError as error:
@@ -163,10 +161,8 @@ def _update(id: PaymentId, jobs: Sequence[Job]) -> Steps[None]:
             known[decision.credit.id] = decision.credit
     if after is before:
         return Ending([], lambda _: None, writes=False)  # the lock makes COMMIT wait for what the answers repeat
-    queries = [replacement(before, after), insertion_of_events(id, events)]
-    if credits:
-        queries.append(insertion_of_credits(id, credits))
-    return Ending(queries, lambda results: check_replaced(results[0]), writes=True)
+    query = replacement(before, after, credits, events)
+    return Ending([query], lambda results: check_replaced(results[0]), writes=True)
 
 
 def _creation(client: ClientId, key: IdempotencyKey, result: Result) -> KeyedCreation | None:

@@ -1,7 +1,7 @@
 """The connections to PostgreSQL, and what each transaction sets for itself.
 
 A role, a database or a pooler such as pgbouncer in transaction mode may change the settings of a session. So each
-transaction sets what it depends on with SET LOCAL, in the statement `SETTINGS`. The isolation level stays as it is,
+transaction sets what it depends on with SET LOCAL, in the statement `settings`. The isolation level stays as it is,
 because every operation works under each of them. No statement depends on the time zone, the date style or the
 `search_path`.
 """
@@ -11,13 +11,11 @@ from typing import Final
 import psycopg
 from psycopg.adapt import AdaptersMap
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import TextLoader
 
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.limits import STORE_STATEMENT_S_MAX
-from incoming_payments.stores._rows import Row
-from incoming_payments.stores.postgres._steps import statement
+from incoming_payments.stores.postgres._steps import Query, Result, statement
 
 BEGIN: Final = statement("BEGIN")
 # For the operations whose later statements must see what was committed while an earlier one waited.
@@ -26,7 +24,7 @@ COMMIT: Final = statement("COMMIT")
 # `synchronous_commit` is raised to `on`, and never lowered: an operator may have chosen `remote_apply`. A warning at
 # COMMIT says that the standby may not have the transaction, so `client_min_messages` must not suppress warnings. The
 # last column tells a demoted primary from a primary.
-SETTINGS: Final = statement(
+_SETTINGS: Final = statement(
     "SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN "
     "('off', 'local', 'remote_write') THEN 'on' ELSE current_setting('synchronous_commit') END, true), "
     "set_config('client_min_messages', 'warning', true), "
@@ -47,10 +45,7 @@ _CONNECTION: Final = {
 
 
 class _Context:
-    """The conversions of the connections. Amounts and ids are text, and every integer has the type `bigint`.
-
-    Integers of one type make one prepared statement, where integers of several sizes would make several.
-    """
+    """The conversions of the connections: amounts and ids are text in the program."""
 
     adapters = AdaptersMap(psycopg.adapters)
     connection = None
@@ -58,7 +53,6 @@ class _Context:
 
 _Context.adapters.register_loader("numeric", TextLoader)
 _Context.adapters.register_loader("uuid", TextLoader)
-_Context.adapters.register_dumper(int, Int8Dumper)
 
 
 def connection_string(conninfo: str) -> str:
@@ -78,19 +72,17 @@ def connection_string(conninfo: str) -> str:
         ) from None
 
 
-def connection_arguments(prepare_threshold: int | None) -> dict[str, object]:
-    """Return the arguments with which psycopg connects."""
-    return {"autocommit": True, "context": _Context, "prepare_threshold": prepare_threshold}
+# The arguments with which psycopg connects.
+ARGUMENTS: Final = {"autocommit": True, "context": _Context}
 
 
-def settings(left_s: float) -> tuple[str, ...]:
-    """Return the values of `SETTINGS` for a call that may take `left_s` seconds more."""
+def settings(left_s: float) -> Query:
+    """Return the query that sets what a transaction depends on. The call may take `left_s` seconds more."""
     lock_ms, longest_ms = max(1, int(left_s * 1000)), int(STORE_STATEMENT_S_MAX * 1000)
-    return str(lock_ms), str(longest_ms), str(longest_ms)
+    return Query(_SETTINGS, (lock_ms, longest_ms, longest_ms))
 
 
-def check_writable(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> None:
-    """Raise psycopg's error for a server that accepts no writes. `cursor` has the result of `SETTINGS`."""
-    result = cursor.pgresult
-    if result is None or result.get_value(0, result.nfields - 1) != b"off":
+def check_writable(result: Result) -> None:
+    """Raise psycopg's error for a server that accepts no writes. `result` is that of `settings`."""
+    if result.rows[0][-1] != "off":
         raise psycopg.errors.ReadOnlySqlTransaction("the server accepts no writes")

@@ -8,23 +8,45 @@ so an operation changes nothing outside the database before its `Ending` gives t
 Every statement that the store can send is a constant of a module, made by `statement`, so `STATEMENTS` lists them all.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, NewType, TypeVar
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from incoming_payments.errors import IncomingPaymentsError
 from incoming_payments.stores._rows import Row
 
 T = TypeVar("T")
-Statement = NewType("Statement", bytes)
+
+
+@frozen(eq=False)
+class Statement:
+    """An SQL statement with the parameters `$1`, `$2` and so on.
+
+    `name` is its name when it is prepared. The name depends on the text alone: a pooler that confuses the statements of
+    two programs cannot run the wrong one.
+    """
+
+    text: bytes
+    name: bytes = field(init=False)
+
+    @name.default
+    def _digest(self) -> bytes:
+        return b"incoming_payments_" + hashlib.sha256(self.text).hexdigest()[:16].encode()
+
 
 STATEMENTS: Final[list[Statement]] = []
 
 
 def statement(text: str) -> Statement:
-    """Return `text` as a statement, and add it to `STATEMENTS`. Call this only at the top of a module."""
-    STATEMENTS.append(Statement(text.encode()))
+    """Return a statement, and add it to `STATEMENTS`. Each `%s` in `text` is a parameter.
+
+    Call this only at the top of a module.
+    """
+    first, *others = text.split("%s")
+    numbered = first + "".join(f"${number}{part}" for number, part in enumerate(others, start=1))
+    STATEMENTS.append(Statement(numbered.encode()))
     return STATEMENTS[-1]
 
 
@@ -35,11 +57,25 @@ class Query(NamedTuple):
     values: Sequence[object] = ()
 
 
+def array(values: Iterable[object]) -> str:
+    """Return the text of an array that has the texts of `values`, and NULL for `None`.
+
+    psycopg can make this text from a list, but takes a tenth of the processor time of an update.
+    """
+    return "{" + ",".join("NULL" if value is None else _quoted(str(value)) for value in values) + "}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 class Result(NamedTuple):
-    """The rows that a query returned, and the number of rows that it changed."""
+    """The rows that a query returned, the number of rows that it returned or changed, and its status."""
 
     rows: list[Row]
     changed: int
+    status: str
 
 
 @frozen

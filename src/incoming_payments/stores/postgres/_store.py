@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 def _settings(
-    conninfo: str, connections: int, prepare_threshold: int | None, observer: Observer | None, reference: str | None
+    conninfo: str, connections: int, prepares: bool, observer: Observer | None, reference: str | None
 ) -> Settings:
     return Settings(
         conninfo=connection_string(conninfo),
         connections=connections,
-        prepare_threshold=prepare_threshold,
+        prepares=prepares,
         reference=checked_member(reference),
         report=None if observer is None else Reporter(observer),
     )
@@ -46,8 +46,8 @@ class PostgresStore:
     on different connections. While an update of a payment is in flight, later updates of this payment in this process
     wait, and then share a transaction and its commit.
 
-    psycopg prepares a statement on the server when it was sent `prepare_threshold` times. `None` prepares none, as
-    poolers in transaction mode need it that do not know prepared statements, such as pgbouncer before 1.21.
+    If `prepares` is true, the server parses each statement once for each connection. Set it to false behind a pooler in
+    transaction mode that does not support prepared statements, such as pgbouncer before 1.21.
 
     Every method may raise:
 
@@ -71,11 +71,11 @@ class PostgresStore:
         conninfo: str,
         *,
         connections: int = STORE_CONNECTIONS_DEFAULT,
-        prepare_threshold: int | None = 5,
+        prepares: bool = True,
         observer: Observer | None = None,
         reference: str | None = None,
     ) -> None:
-        self._engine = Engine(_settings(conninfo, connections, prepare_threshold, observer, reference))
+        self._engine = Engine(_settings(conninfo, connections, prepares, observer, reference))
         weakref.finalize(self, self._engine.close)
 
     @property
@@ -161,11 +161,11 @@ class AsyncPostgresStore:
         conninfo: str,
         *,
         connections: int = STORE_CONNECTIONS_DEFAULT,
-        prepare_threshold: int | None = 5,
+        prepares: bool = True,
         observer: Observer | None = None,
         reference: str | None = None,
     ) -> None:
-        self._engine = AsyncEngine(_settings(conninfo, connections, prepare_threshold, observer, reference))
+        self._engine = AsyncEngine(_settings(conninfo, connections, prepares, observer, reference))
 
     @property
     def reference(self) -> str | None:

@@ -4,7 +4,7 @@ Each statement that changes money names one payment by its primary key. Credits 
 so a statement is the same for any number of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -25,7 +25,7 @@ from incoming_payments.stores._rows import (
     total_row,
 )
 from incoming_payments.stores.guard import ended_at, sweep_at
-from incoming_payments.stores.postgres._steps import Query, Result, statement
+from incoming_payments.stores.postgres._steps import Query, Result, array, statement
 
 COLUMNS: Final = (
     "version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale, "
@@ -46,21 +46,26 @@ SELECT_EVENTS: Final = statement(
 SELECT_EXPIRED: Final = statement(
     "SELECT id FROM incoming_payments.payments WHERE sweep_at < %s ORDER BY sweep_at, id LIMIT %s"
 )
-_INSERT_PAYMENT: Final = statement(
-    f"INSERT INTO incoming_payments.payments (id, {COLUMNS}, sweep_at, ended_at, reference) "  # noqa: S608
-    "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
-)
-_UPDATE_PAYMENT: Final = statement(
-    "UPDATE incoming_payments.payments SET version = %s, received_amount = %s, updated_at = %s, closed_at = %s, "
-    "expiry_announced_at = %s, sweep_at = %s, ended_at = %s WHERE id = %s AND version = %s"
-)
-_INSERT_CREDITS: Final = statement(
-    "INSERT INTO incoming_payments.credits (payment_id, credit_id, amount, received_amount, completes, at) "
-    "SELECT %s::uuid, * FROM unnest(%s::text[], %s::numeric[], %s::numeric[], %s::boolean[], %s::bigint[])"
-)
-_INSERT_EVENTS: Final = statement(
+_EVENTS: Final = (
     "INSERT INTO incoming_payments.events (payment_id, version, kind, at, received_amount, credit_id, peer) "
-    "SELECT %s::uuid, * FROM unnest(%s::bigint[], %s::text[], %s::bigint[], %s::numeric[], %s::text[], %s::text[])"
+    "SELECT payment.id, added.* FROM payment, "
+    "unnest(%s::bigint[], %s::text[], %s::bigint[], %s::numeric[], %s::text[], %s::text[]) AS added"
+)
+_CREDITS: Final = (
+    "INSERT INTO incoming_payments.credits (payment_id, credit_id, amount, received_amount, completes, at) "
+    "SELECT payment.id, added.* FROM payment, "
+    "unnest(%s::text[], %s::numeric[], %s::numeric[], %s::boolean[], %s::bigint[]) AS added"
+)
+_INSERT: Final = statement(
+    f"WITH payment AS (INSERT INTO incoming_payments.payments (id, {COLUMNS}, sweep_at, ended_at, reference) "  # noqa: S608
+    "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id) "
+    f"{_EVENTS}"
+)
+# If the row is not replaced, the statement inserts nothing either.
+_REPLACE: Final = statement(
+    "WITH payment AS (UPDATE incoming_payments.payments SET version = %s, received_amount = %s, updated_at = %s, "  # noqa: S608
+    "closed_at = %s, expiry_announced_at = %s, sweep_at = %s, ended_at = %s WHERE id = %s AND version = %s "
+    f"RETURNING id), credit AS ({_CREDITS}) {_EVENTS}"
 )
 _PRIMARY_KEY: Final = "payments_pkey"
 
@@ -97,10 +102,11 @@ def events_in(id: PaymentId, result: Result) -> list[Event]:
     return [event_of(id, row) for row in result.rows]
 
 
-def insertion(payment: IncomingPayment, reference: bytes | None) -> Query:
-    """Return the query that inserts `payment`."""
+def insertion(payment: IncomingPayment, events: Sequence[Event], reference: bytes | None) -> Query:
+    """Return the query that inserts `payment` and its `events`."""
     derived = optional_micros(sweep_at(payment)), optional_micros(ended_at(payment)), reference
-    return Query(_INSERT_PAYMENT, (payment.id, *payment_row(payment, payment.terms.metadata), *derived))
+    row = (payment.id, *payment_row(payment, payment.terms.metadata), *derived)
+    return Query(_INSERT, (*row, *_columns(event_row(event) for event in events)))
 
 
 def exists(id: PaymentId) -> dict[str, PaymentExists]:
@@ -108,27 +114,20 @@ def exists(id: PaymentId) -> dict[str, PaymentExists]:
     return {_PRIMARY_KEY: PaymentExists(f"payment {id} exists already: create the payment with another id")}
 
 
-def replacement(before: IncomingPayment, after: IncomingPayment) -> Query:
-    """Return the query that replaces `before` by `after`."""
+def replacement(
+    before: IncomingPayment, after: IncomingPayment, credits: Sequence[Credit], events: Sequence[Event]
+) -> Query:
+    """Return the query that replaces `before` by `after`, and inserts its new credits and events."""
     derived = optional_micros(sweep_at(after)), optional_micros(ended_at(after))
-    values = (*total_row(after), *state_row(after), *derived, after.id, before.version)
-    return Query(_UPDATE_PAYMENT, values)
+    row = (*total_row(after), *state_row(after), *derived, after.id, before.version)
+    added = _columns(map(credit_row, credits)) or ["{}"] * 5
+    return Query(_REPLACE, (*row, *added, *_columns(map(event_row, events))))
 
 
 def check_replaced(result: Result) -> None:
-    """Raise `StoreUnusable` unless the query of `replacement` has replaced the payment, which was locked."""
-    if result.changed != 1:
-        raise StoreUnusable("a payment that was locked could not be updated: remove rules and triggers from the tables")
-
-
-def insertion_of_credits(id: PaymentId, credits: Sequence[Credit]) -> Query:
-    """Return the query that inserts `credits` of the payment `id`."""
-    return Query(_INSERT_CREDITS, (id, *_columns([credit_row(credit)[1:] for credit in credits])))
-
-
-def insertion_of_events(id: PaymentId, events: Sequence[Event]) -> Query:
-    """Return the query that inserts `events` of the payment `id`."""
-    return Query(_INSERT_EVENTS, (id, *_columns([event_row(event)[1:] for event in events])))
+    """Raise `StoreUnusable` unless the query of `replacement` has changed the payment, which was locked."""
+    if not result.changed:
+        raise StoreUnusable("a payment that was locked could not be updated: remove the rules of the tables")
 
 
 def expiry_values(now: datetime, limit: int) -> tuple[int, int]:
@@ -136,5 +135,6 @@ def expiry_values(now: datetime, limit: int) -> tuple[int, int]:
     return micros(now), max(limit, 0)
 
 
-def _columns(rows: Sequence[Row]) -> list[list[object]]:
-    return [list(column) for column in zip(*rows, strict=True)]
+def _columns(rows: Iterable[Row]) -> list[str]:
+    """Return the columns of `rows` as arrays, without the first one, which is the id of the payment."""
+    return [array(column) for column in zip(*rows, strict=True)][1:]
