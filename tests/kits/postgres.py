@@ -13,7 +13,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from incoming_payments.stores.postgres import migrate
+from incoming_payments.stores.postgres import AsyncPostgresStore, migrate
+from incoming_payments.testing import SyncView
 
 READ_COMMITTED, SERIALIZABLE = "read committed", "serializable"
 
@@ -75,6 +76,15 @@ def end_connections(conninfo: str) -> None:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
+
+
+def async_view(conninfo: str) -> SyncView:
+    """Return a view of an `AsyncPostgresStore` on the database."""
+
+    async def open_store() -> AsyncPostgresStore:
+        return AsyncPostgresStore(conninfo)
+
+    return SyncView(open_store, AsyncPostgresStore.close)
 
 
 # Every other table than these is emptied.

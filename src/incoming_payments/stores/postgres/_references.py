@@ -10,13 +10,11 @@ from incoming_payments.errors import ConfigurationError
 from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Result, Steps, statement
 
 SELECT_SETTING: Final = statement("SELECT reference, reindexed_to FROM incoming_payments.settings WHERE id = 1")
-_LOCK_SETTING: Final = statement(
+LOCK_SETTING: Final = statement(
     "SELECT reference, reindexed_to, NOT EXISTS (SELECT 1 FROM incoming_payments.payments) "
     "FROM incoming_payments.settings WHERE id = 1 FOR UPDATE"
 )
-_WRITE_SETTING: Final = statement(
-    "UPDATE incoming_payments.settings SET reference = %s, reindexed_to = %s WHERE id = 1"
-)
+WRITE_SETTING: Final = statement("UPDATE incoming_payments.settings SET reference = %s, reindexed_to = %s WHERE id = 1")
 
 
 def prepare_reference(reference: str | None) -> Operation[str | None]:
@@ -32,10 +30,10 @@ def _prepare(reference: str | None) -> Steps[str | None]:
     [found] = yield [Query(SELECT_SETTING)]
     if reference is None or indexed_member(found) == reference:
         return Ending([], lambda _: indexed_member(found), writes=False)
-    [found] = yield [Query(_LOCK_SETTING)]
+    [found] = yield [Query(LOCK_SETTING)]
     member, _, is_empty = found.rows[0]
     if member is None and is_empty:
-        return Ending([Query(_WRITE_SETTING, (reference, None))], lambda _: reference, writes=True)
+        return Ending([Query(WRITE_SETTING, (reference, None))], lambda _: reference, writes=True)
     require_member(found, reference)  # another process may have set this member
     return Ending([], lambda _: reference, writes=False)
 

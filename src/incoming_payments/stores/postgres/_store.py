@@ -1,5 +1,7 @@
 """The stores on a PostgreSQL database, for threads and for asyncio, and their nonces."""
 
+import asyncio
+import time
 import weakref
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,8 +19,10 @@ from incoming_payments.stores._references import checked_member
 from incoming_payments.stores.guard import check_insert, checked_capacity
 from incoming_payments.stores.postgres import _operations as operations
 from incoming_payments.stores.postgres._engine import AsyncEngine, Engine, Settings
+from incoming_payments.stores.postgres._erasure import AsyncPostgresErasure, PostgresErasure
 from incoming_payments.stores.postgres._list import Scan
 from incoming_payments.stores.postgres._nonces import use_nonce
+from incoming_payments.stores.postgres._reindex import PAUSE_S, begin_reindex, is_quiet, read_clock, reindex
 from incoming_payments.stores.postgres._session import BEGIN_READ_COMMITTED, connection_string
 
 T = TypeVar("T")
@@ -138,6 +142,28 @@ class PostgresStore:
         """The `Nonces` port that keeps its record in this database, for all processes."""
         return PostgresNonces(self)
 
+    @property
+    def erasure(self) -> PostgresErasure:
+        """The `Erasure` port of this database."""
+        return PostgresErasure(self, self._engine)
+
+    def reindex(self, reference: str | None) -> None:
+        """Index the member `reference` of the metadata of all payments, or no member if `reference` is `None`.
+
+        The method works in batches, so that other calls and processes continue. It first waits for the transactions
+        that run when it is called. Until it has ended, no payment is found by its reference. A repeated call continues
+        an interrupted one. Other processes index the new member for new payments, but have to open their stores again
+        to find payments by it. Raises `ConfigurationError` for an invalid name.
+        """
+        checked = checked_member(reference)
+        self._engine.run(begin_reindex(checked))
+        begun_at = self._engine.run(read_clock())
+        while not self._engine.run(is_quiet(begun_at)):
+            time.sleep(PAUSE_S)
+        while not self._engine.run(reindex()):
+            pass
+        self._engine.reference = checked
+
     def close(self) -> None:
         """Finish the waiting updates, and close the connections. Every later call raises `StoreUnusable`."""
         self._engine.close()
@@ -211,6 +237,22 @@ class AsyncPostgresStore:
     def nonces(self) -> "AsyncPostgresNonces":
         """See `PostgresStore.nonces`."""
         return AsyncPostgresNonces(self)
+
+    @property
+    def erasure(self) -> AsyncPostgresErasure:
+        """See `PostgresStore.erasure`."""
+        return AsyncPostgresErasure(self, self._engine)
+
+    async def reindex(self, reference: str | None) -> None:
+        """Await the result of `PostgresStore.reindex`."""
+        checked = checked_member(reference)
+        await self._engine.run(begin_reindex(checked))
+        begun_at = await self._engine.run(read_clock())
+        while not await self._engine.run(is_quiet(begun_at)):  # noqa: ASYNC110 - other processes end the transactions
+            await asyncio.sleep(PAUSE_S)
+        while not await self._engine.run(reindex()):
+            pass
+        self._engine.reference = checked
 
     async def close(self) -> None:
         """Await the result of `PostgresStore.close`."""

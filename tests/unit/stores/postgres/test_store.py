@@ -4,10 +4,10 @@ from pathlib import Path
 
 from incoming_payments.ports import Nonces, PaymentStore
 from incoming_payments.stores.postgres import AsyncPostgresNonces, AsyncPostgresStore, PostgresNonces, PostgresStore
-from incoming_payments.testing import SyncNonces, SyncView
+from incoming_payments.testing import SyncNonces
 from incoming_payments.testing.contract import StoreContract
 from incoming_payments.testing.nonces import NonceContract
-from kits.postgres import READ_COMMITTED, SERIALIZABLE, empty_database, end_connections
+from kits.postgres import READ_COMMITTED, SERIALIZABLE, async_view, empty_database, end_connections
 
 
 class TestPostgresStore(StoreContract):
@@ -99,12 +99,3 @@ class TestAsyncPostgresNonces(NonceContract):
         view = async_view(self.database)
         assert isinstance(view.store, AsyncPostgresStore)
         return SyncNonces(view, AsyncPostgresNonces(view.store, self.capacity))
-
-
-def async_view(conninfo: str) -> SyncView:
-    """Return a view of an `AsyncPostgresStore` on the database."""
-
-    async def open_store() -> AsyncPostgresStore:
-        return AsyncPostgresStore(conninfo)
-
-    return SyncView(open_store, AsyncPostgresStore.close)
