@@ -4,14 +4,17 @@ The server is the one of `DATABASE_URL`, whose role must be allowed to create da
 test process.
 """
 
+import contextlib
 import os
+import subprocess
 import tempfile
+import time
 import warnings
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from incoming_payments.stores.postgres import AsyncPostgresStore, migrate
 from incoming_payments.testing import SyncView
@@ -29,6 +32,47 @@ def start_server() -> Any:
     execute(server.get_uri(), "ALTER SYSTEM SET fsync = off")  # no test can see a sync, and each takes time
     execute(server.get_uri(), "SELECT pg_reload_conf()")
     return server
+
+
+class OwnServer:
+    """A server that a test may kill, as the child of this process."""
+
+    def __init__(self) -> None:
+        server = start_server()
+        server.stop()
+        self.url = server.get_uri()
+        self._data, self._user = server.pgdata, server.system_user
+        self._socket = conninfo_to_dict(self.url)["host"]
+        self._postgres = server.bin_path / "postgres"
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, and wait until it accepts connections."""
+        command = [self._postgres, "-D", self._data, "-k", self._socket, "-h", ""]
+        while True:
+            with (self._data / "log").open("ab") as log:
+                self._process = subprocess.Popen(command, stdout=log, stderr=log, user=self._user)
+            while self._process.poll() is None:  # it ends when a process of a killed server has not ended yet
+                with contextlib.suppress(psycopg.OperationalError):
+                    execute(self.url, "SELECT 1")
+                    return
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End the server as a crash of its machine would."""
+        self._process.kill()
+        self._process.wait()
+
+    def setting(self, name: str, value: str) -> None:
+        """Change a setting of the server."""
+        execute(self.url, f"ALTER SYSTEM SET {name} = {value}")
+        execute(self.url, "SELECT pg_reload_conf()")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 @cache
@@ -78,11 +122,11 @@ def end_connections(conninfo: str) -> None:
     )
 
 
-def async_view(conninfo: str) -> SyncView:
+def async_view(conninfo: str, **settings: Any) -> SyncView:
     """Return a view of an `AsyncPostgresStore` on the database."""
 
     async def open_store() -> AsyncPostgresStore:
-        return AsyncPostgresStore(conninfo)
+        return AsyncPostgresStore(conninfo, **settings)
 
     return SyncView(open_store, AsyncPostgresStore.close)
 

@@ -56,8 +56,13 @@ def _run(
     connection: AnyConnection, operation: Operation[T], begin: Statement, attempts: Attempts, *, prepares: bool
 ) -> Waits[T]:
     """Return the answer of `operation` from one transaction. Raises its errors, and `psycopg.Error`."""
-    notices: list[psycopg.errors.Diagnostic] = []
-    connection.add_notice_handler(notices.append)
+    warnings: list[str | None] = []
+
+    def note(notice: psycopg.errors.Diagnostic) -> None:  # its values exist only during this call
+        if notice.severity_nonlocalized == "WARNING":
+            warnings.append(notice.message_primary)
+
+    connection.add_notice_handler(note)
     wire = Wire(connection, prepares=prepares)
     try:
         queries = [Query(begin), settings(attempts.left_s)]
@@ -73,11 +78,10 @@ def _run(
         results = yield from wire.exchange([*queries, *move.queries, Query(COMMIT)])
         if queries:
             check_writable(results[1])
-        warnings = [notice.message_primary for notice in notices if notice.severity_nonlocalized == "WARNING"]
         if warnings or results[-1].status != "COMMIT":
             # If the wait for the standby was cancelled, COMMIT succeeds with a warning.
             raise OutcomeUnknown(f"COMMIT ended with {results[-1].status} and the warnings {warnings}")
         return move.answer(results[len(queries) : -1])
     finally:
         wire.close()
-        connection.remove_notice_handler(notices.append)
+        connection.remove_notice_handler(note)
