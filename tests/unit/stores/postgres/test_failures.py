@@ -14,7 +14,7 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment
 from incoming_payments.errors import ConfigurationError, StoreUnavailable, StoreUnusable
 from incoming_payments.ports import PaymentStore
-from incoming_payments.stores.postgres import PostgresStore, _errors, migrate
+from incoming_payments.stores.postgres import PostgresStore, _errors, _wire, migrate
 from incoming_payments.testing import a_creation, crediting
 from incoming_payments.testing.steps import check_credits, create, created_under, credit, persistently
 from kits.postgres import (
@@ -244,6 +244,28 @@ def test_a_cancelled_wait_for_the_standby_is_no_acknowledgement(server: OwnServe
             server.setting("synchronous_standby_names", "''")
         assert created_under(store, f"order-{open_store.__name__}") == created.keyed
         check_credits(store, id, [credit(store, id, "wire-1", 5)])
+
+
+@pytest.mark.parametrize("open_store", [PostgresStore, async_view])
+def test_a_standby_that_stays_absent_is_unavailable(
+    server: OwnServer, open_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call ends after some time, and its transaction holds no lock. The server is asked to end the wait."""
+    monkeypatch.setattr(_wire, "STORE_ANSWER_S_MAX", 0.3)
+    monkeypatch.setattr(_errors, "STORE_BUSY_S_MAX", 0.3)
+    with open_store(server.url) as store:
+        id = create(store)
+        server.setting("synchronous_standby_names", "'absent'")
+        try:
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match=r"no answer for 0\.3 s"):
+                    credit(store, id, "wire-1", 5)
+        finally:
+            server.setting("synchronous_standby_names", "''")
+        check_credits(store, id, [credit(store, id, "wire-1", 5)])
+        assert (
+            execute(server.url, "SELECT 1 FROM pg_stat_activity WHERE state <> 'idle' AND wait_event = 'SyncRep'") == []
+        )
 
 
 def cancel_wait(url: str) -> None:
