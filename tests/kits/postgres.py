@@ -137,7 +137,7 @@ DO $$ BEGIN
 SET LOCAL lock_timeout = '5s';
 EXECUTE (SELECT 'TRUNCATE ' || string_agg('incoming_payments.' || relname, ', ') FROM pg_class
     WHERE relnamespace = 'incoming_payments'::regnamespace AND relkind = 'r'
-    AND relname NOT IN ('schema_version', 'settings', 'nonce_counts'));
+    AND relname NOT IN ('schema_version', 'settings', 'nonce_counts', 'registrations', 'feed_writers'));
 UPDATE incoming_payments.settings SET reference = NULL, reindexed_to = NULL;
 UPDATE incoming_payments.nonce_counts SET held = 0, swept_until = -9223372036854775808;
 END $$

@@ -5,6 +5,7 @@ store is opened.
 """
 
 from incoming_payments.stores.postgres._migrations import migrate
+from incoming_payments.stores.postgres._quotas import AsyncPostgresQuotas, PostgresQuotas
 from incoming_payments.stores.postgres._store import (
     AsyncPostgresNonces,
     AsyncPostgresStore,
@@ -12,4 +13,12 @@ from incoming_payments.stores.postgres._store import (
     PostgresStore,
 )
 
-__all__ = ["AsyncPostgresNonces", "AsyncPostgresStore", "PostgresNonces", "PostgresStore", "migrate"]
+__all__ = [
+    "AsyncPostgresNonces",
+    "AsyncPostgresQuotas",
+    "AsyncPostgresStore",
+    "PostgresNonces",
+    "PostgresQuotas",
+    "PostgresStore",
+    "migrate",
+]

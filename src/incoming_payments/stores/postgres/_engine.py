@@ -31,6 +31,7 @@ from incoming_payments.stores.postgres._references import prepare_reference
 from incoming_payments.stores.postgres._session import ARGUMENTS, BEGIN
 from incoming_payments.stores.postgres._steps import Operation, Statement
 from incoming_payments.stores.postgres._values import checked_id
+from incoming_payments.stores.postgres._watchers import Watchers
 from incoming_payments.stores.postgres._workers import Workers
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ class Engine:
     def __init__(self, settings: Settings) -> None:
         check_schema(settings.conninfo)
         self._settings = settings
+        self.watchers = Watchers()
         self._begin()
         _engines.add(self)
         try:
@@ -91,6 +93,15 @@ class Engine:
             partial(transact, self._pool, operation, prepares=self._settings.prepares, begin=begin)
         )
 
+    def submit(self, operation: Operation[Any], begin: Statement = BEGIN) -> None:
+        """Run `operation` some time later, and ignore its errors. Raises `StoreUnusable` and `StoreUnavailable`."""
+
+        def work() -> None:
+            with contextlib.suppress(Exception):
+                transact(self._pool, operation, prepares=self._settings.prepares, begin=begin)
+
+        self._workers.start(work)
+
     def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None) -> T:
         """Return the answer of `decide`, once the decision is durable."""
         settled = threading.Lock()
@@ -110,7 +121,7 @@ class Engine:
     def _commit(self, id: PaymentId, jobs: Sequence[Job]) -> None:
         began_s, outcome = time.perf_counter(), "committed"
         try:
-            transact(self._pool, update(id, jobs), prepares=self._settings.prepares)
+            transact(self._pool, update(id, jobs, self.watchers.wake), prepares=self._settings.prepares)
         except BaseException as error:  # noqa: BLE001 - it is raised in the threads of the callers
             if _must_split(jobs, error):
                 for job in jobs:
@@ -130,6 +141,7 @@ class AsyncEngine:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self.watchers = Watchers()
         self._groups = Groups()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[None] | None = None
@@ -163,6 +175,10 @@ class AsyncEngine:
         pool = await self.open()
         return await asyncio.shield(self._start(self._transact(pool, operation, begin)))
 
+    def submit(self, operation: Operation[Any], begin: Statement = BEGIN) -> None:
+        """Run `operation` some time later, and ignore its errors."""
+        self._start(self.run(operation, begin))
+
     async def update(self, id: PaymentId, decide: Decide[T], credit_id: CreditId | None) -> T:
         """Await the answer of `decide`, once the decision is durable."""
         pool = await self.open()
@@ -185,7 +201,7 @@ class AsyncEngine:
     async def _commit(self, pool: AsyncPool, id: PaymentId, jobs: Sequence[Job]) -> None:
         began_s, outcome = time.perf_counter(), "committed"
         try:
-            await self._transact(pool, update(id, jobs))
+            await self._transact(pool, update(id, jobs, self.watchers.wake))
         except BaseException as error:  # noqa: BLE001 - it is raised in the tasks of the callers
             if _must_split(jobs, error):
                 for job in jobs:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from incoming_payments.domain.events import Event
@@ -17,6 +18,8 @@ from incoming_payments.stores.guard import check_update
 from incoming_payments.stores.postgres._errors import again
 from incoming_payments.stores.postgres._references import SELECT_SETTING
 from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Result, Steps, array, at_once, statement
+from incoming_payments.stores.postgres._streams import mark
+from incoming_payments.stores.postgres._unpaid import UnpaidCheck
 from incoming_payments.stores.postgres._values import (
     LOCK_PAYMENT,
     SELECT_CREDITS,
@@ -33,6 +36,8 @@ from incoming_payments.stores.postgres._values import (
     payment_in,
     replacement,
 )
+
+Wake = Callable[[], None]
 
 _LOCK_KEY: Final = statement(
     "SELECT fingerprint, payment_id, until FROM incoming_payments.idempotency_keys "
@@ -102,12 +107,16 @@ def find_creation(client: ClientId, key: IdempotencyKey, now: datetime) -> Opera
     return lambda: at_once(Ending([query], answer, writes=False))
 
 
-def insert(payment: IncomingPayment, decision: Decision[Any]) -> Operation[KeyedCreation | None]:
+def insert(
+    payment: IncomingPayment, decision: Decision[Any], unpaid: UnpaidCheck, wake: Wake
+) -> Operation[KeyedCreation | None]:
     """Write a new payment, its events and the record of its key, or return the earlier record of the key."""
-    return lambda: _insert(payment, decision)
+    return lambda: _insert(payment, decision, unpaid, wake)
 
 
-def _insert(payment: IncomingPayment, decision: Decision[Any]) -> Steps[KeyedCreation | None]:
+def _insert(
+    payment: IncomingPayment, decision: Decision[Any], unpaid: UnpaidCheck, wake: Wake
+) -> Steps[KeyedCreation | None]:
     keyed, now, metadata = decision.keyed, micros(payment.created_at), payment.terms.metadata
     reads, sweeps = [], []
     if keyed is not None:
@@ -116,24 +125,33 @@ def _insert(payment: IncomingPayment, decision: Decision[Any]) -> Steps[KeyedCre
         sweeps = [Query(_SWEEP_KEYS, (now, IDEMPOTENCY_KEYS_SWEPT_MAX))]
     if metadata is not None:
         reads.append(Query(SELECT_SETTING))
+    reads += unpaid.queries
     results = (yield reads) if reads else []
     if keyed is not None and not results[0].changed:
         earlier = _creation(keyed.client, keyed.key, results[1])
         return Ending([], lambda _: earlier, writes=False)
-    reference = None if metadata is None else digest_in(metadata, results[-1].rows[0][0])
-    writes = [insertion(payment, decision.events, reference), *sweeps]
-    return Ending(writes, lambda _: None, writes=True, refusals=exists(payment.id))
+    counted = len(reads) - len(unpaid.queries)
+    unpaid.check(results[counted:])
+    reference = None if metadata is None else digest_in(metadata, results[counted - 1].rows[0][0])
+    writes = [insertion(payment, decision.events, reference), *sweeps, *mark(payment, decision.events)]
+    return Ending(writes, partial(_wake_if_marked, wake), writes=True, refusals=exists(payment.id))
 
 
-def update(id: PaymentId, jobs: Sequence[Job]) -> Operation[None]:
+def _wake_if_marked(wake: Wake, results: list[Result]) -> None:
+    """Wake the watchers of the feed if the last query, that of `mark`, has changed a row."""
+    if results[-1].changed:
+        wake()
+
+
+def update(id: PaymentId, jobs: Sequence[Job], wake: Wake) -> Operation[None]:
     """Run the decisions of `jobs` about one payment, one after the other, and write their outcome together.
 
     Each job sees the decisions of the jobs before it. A job that fails writes nothing, and the others go on.
     """
-    return lambda: _update(id, jobs)
+    return lambda: _update(id, jobs, wake)
 
 
-def _update(id: PaymentId, jobs: Sequence[Job]) -> Steps[None]:
+def _update(id: PaymentId, jobs: Sequence[Job], wake: Wake) -> Steps[None]:
     wanted = [job.credit_id for job in jobs if job.credit_id is not None]
     locked, found = yield [Query(LOCK_PAYMENT, (id,)), Query(SELECT_CREDITS, (id, array(wanted)))]
     try:
@@ -161,8 +179,12 @@ def _update(id: PaymentId, jobs: Sequence[Job]) -> Steps[None]:
             known[decision.credit.id] = decision.credit
     if after is before:
         return Ending([], lambda _: None, writes=False)  # the lock makes COMMIT wait for what the answers repeat
-    query = replacement(before, after, credits, events)
-    return Ending([query], lambda results: check_replaced(results[0]), writes=True)
+
+    def answer(results: list[Result]) -> None:
+        check_replaced(results[0])
+        _wake_if_marked(wake, results)
+
+    return Ending([replacement(before, after, credits, events), *mark(after, events)], answer, writes=True)
 
 
 def _creation(client: ClientId, key: IdempotencyKey, result: Result) -> KeyedCreation | None:

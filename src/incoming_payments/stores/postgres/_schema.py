@@ -48,9 +48,9 @@ CREATE_VERSIONS: Final = (
     "INSERT INTO incoming_payments.schema_version (id, before, after) VALUES (1, 0, 0) ON CONFLICT (id) DO NOTHING",
 )
 
-_VERSION_1: Final = (
+_PAYMENTS: Final = (
     # `sweep_at` and `ended_at` are what `guard.sweep_at` and `guard.ended_at` return. `reference` is a digest of the
-    # reference, so that an erasure leaves no text in an index.
+    # reference, so that an erasure leaves no text in an index. `is_unpaid` is what `guard.is_unpaid` returns.
     """
     CREATE TABLE incoming_payments.payments (
         id uuid PRIMARY KEY,
@@ -69,7 +69,8 @@ _VERSION_1: Final = (
         expiry_announced_at bigint,
         sweep_at bigint CHECK (sweep_at IS NULL OR sweep_at = expires_at),
         ended_at bigint,
-        reference bytea
+        reference bytea,
+        is_unpaid boolean NOT NULL
     ) WITH (fillfactor = 85)
     """,
     "CREATE INDEX payments_to_sweep ON incoming_payments.payments (sweep_at, id) WHERE sweep_at IS NOT NULL",
@@ -84,6 +85,7 @@ _VERSION_1: Final = (
     CREATE INDEX payments_to_erase ON incoming_payments.payments (ended_at, id)
     WHERE ended_at IS NOT NULL AND metadata IS NOT NULL
     """,
+    "CREATE INDEX payments_unpaid ON incoming_payments.payments (client, id) WHERE is_unpaid",
     """
     CREATE TABLE incoming_payments.credits (
         payment_id uuid,
@@ -146,5 +148,109 @@ _VERSION_1: Final = (
     """,
     "INSERT INTO incoming_payments.settings (id) VALUES (1)",
 )
+_FEED: Final = (
+    # `kinds` and `wallet_addresses` are NULL to admit all. `registration` is the number of the last change of the
+    # consumer. `is_known` is true when all writers know the consumer (see `_streams`), and `scanned_to` is the last
+    # payment that its registration has passed, until all old payments are passed. `numeric` keeps the floats exactly.
+    """
+    CREATE TABLE incoming_payments.consumers (
+        name text COLLATE "C" PRIMARY KEY,
+        kinds text[],
+        wallet_addresses text[],
+        joins_credits boolean NOT NULL,
+        credit_delay_s numeric NOT NULL,
+        down_after_s numeric,
+        disable_after_s numeric,
+        registration bigint NOT NULL,
+        is_known boolean NOT NULL,
+        scanned_to uuid,
+        is_removed boolean NOT NULL,
+        failing_since bigint,
+        disabled_at bigint
+    )
+    """,
+    # `registration` is the number of the last registration, which has a row of its own, and the number of the last one
+    # that the writers with this slot know.
+    """
+    CREATE TABLE incoming_payments.registrations (
+        id smallint PRIMARY KEY CHECK (id = 1),
+        registration bigint NOT NULL
+    )
+    """,
+    "INSERT INTO incoming_payments.registrations (id, registration) VALUES (1, 0)",
+    """
+    CREATE TABLE incoming_payments.feed_writers (
+        slot smallint PRIMARY KEY,
+        registration bigint NOT NULL
+    ) WITH (fillfactor = 10)
+    """,
+    """
+    INSERT INTO incoming_payments.feed_writers (slot, registration)
+    SELECT slot, 0 FROM generate_series(0, 255) AS slot
+    """,
+    # The streams with events that a consumer has not handled. A stream without a row is handled. `acknowledged` is the
+    # version up to which the events are handled, and `head` the version of the last event that the filter admits. An
+    # open stream has a delivery that has not ended. The rows change often, so VACUUM comes early.
+    """
+    CREATE TABLE incoming_payments.streams (
+        consumer text COLLATE "C",
+        payment_id uuid,
+        acknowledged bigint NOT NULL CHECK (acknowledged >= 0),
+        head bigint NOT NULL CHECK (head > acknowledged),
+        due_at bigint NOT NULL,
+        is_open boolean NOT NULL,
+        PRIMARY KEY (consumer, payment_id)
+    ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02)
+    """,
+    "CREATE INDEX streams_due ON incoming_payments.streams (consumer, due_at, payment_id) WHERE NOT is_open",
+    # `due_at` is NULL when the delivery has ended. `lease` is NULL while no attempt is in progress.
+    """
+    CREATE TABLE incoming_payments.deliveries (
+        consumer text COLLATE "C",
+        payment_id uuid,
+        first_version bigint CHECK (first_version > 0),
+        last_version bigint NOT NULL CHECK (last_version >= first_version),
+        payload bytea NOT NULL,
+        attempts integer NOT NULL CHECK (attempts >= 0),
+        created_at bigint NOT NULL,
+        due_at bigint,
+        lease bytea,
+        ending text CHECK (ending IN ('delivered', 'dead')),
+        ended_at bigint,
+        error text,
+        PRIMARY KEY (consumer, payment_id, first_version),
+        CHECK ((ending IS NULL) = (ended_at IS NULL) AND (ending IS NULL) = (due_at IS NOT NULL))
+    ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02)
+    """,
+    """
+    CREATE INDEX deliveries_due ON incoming_payments.deliveries (consumer, due_at, payment_id, first_version)
+    WHERE due_at IS NOT NULL
+    """,
+    "CREATE INDEX deliveries_leased ON incoming_payments.deliveries (consumer, due_at) WHERE lease IS NOT NULL",
+    "CREATE INDEX deliveries_of_payment ON incoming_payments.deliveries (payment_id)",
+    "CREATE INDEX deliveries_delivered ON incoming_payments.deliveries (ended_at) WHERE ending = 'delivered'",
+    """
+    CREATE INDEX deliveries_dead ON incoming_payments.deliveries (consumer, ended_at, payment_id, first_version)
+    WHERE ending = 'dead'
+    """,
+    # A payment has any number of `credited` events, but at most one other event after its first. This index lets a
+    # consumer that excludes `credited` events pass over them.
+    """
+    CREATE INDEX events_of_other_kinds ON incoming_payments.events (payment_id, version)
+    WHERE kind <> 'credited' AND version > 1
+    """,
+)
+_QUOTAS: Final = (
+    # `full_at` is the time at which the whole quota of requests is available again. An insert locks the row of its
+    # client, so that it counts the unpaid payments of this client alone.
+    """
+    CREATE TABLE incoming_payments.quota_clients (
+        client text COLLATE "C" PRIMARY KEY,
+        full_at bigint NOT NULL
+    ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02)
+    """,
+    "CREATE INDEX quota_clients_to_sweep ON incoming_payments.quota_clients (full_at)",
+)
+_VERSION_1: Final = (*_PAYMENTS, *_FEED, *_QUOTAS)
 VERSIONS: Final = (Version(1, _VERSION_1),)
 VERSION: Final = VERSIONS[-1].number

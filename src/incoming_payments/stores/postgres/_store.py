@@ -16,14 +16,20 @@ from incoming_payments.limits import NONCES_DEFAULT, STORE_CONNECTIONS_DEFAULT
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import Decide, Observer
 from incoming_payments.stores._references import checked_member
+from incoming_payments.stores._reservations import Reservations
 from incoming_payments.stores.guard import check_insert, checked_capacity
 from incoming_payments.stores.postgres import _operations as operations
 from incoming_payments.stores.postgres._engine import AsyncEngine, Engine, Settings
 from incoming_payments.stores.postgres._erasure import AsyncPostgresErasure, PostgresErasure
+from incoming_payments.stores.postgres._feed import AsyncPostgresFeed, PostgresFeed
 from incoming_payments.stores.postgres._list import Scan
 from incoming_payments.stores.postgres._nonces import use_nonce
+from incoming_payments.stores.postgres._quotas import AsyncPostgresQuotas, PostgresQuotas
 from incoming_payments.stores.postgres._reindex import PAUSE_S, begin_reindex, is_quiet, read_clock, reindex
 from incoming_payments.stores.postgres._session import BEGIN_READ_COMMITTED, connection_string
+from incoming_payments.stores.postgres._steps import Operation
+from incoming_payments.stores.postgres._unpaid import UnpaidCheck
+from incoming_payments.stores.postgres._watchers import Watchers
 
 T = TypeVar("T")
 
@@ -79,6 +85,7 @@ class PostgresStore:
         observer: Observer | None = None,
         reference: str | None = None,
     ) -> None:
+        self._reservations = Reservations()
         self._engine = Engine(_settings(conninfo, connections, prepares, observer, reference))
         weakref.finalize(self, self._engine.close)
 
@@ -93,9 +100,10 @@ class PostgresStore:
     def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Store a new payment with its events and its idempotency key, or return the earlier record of the key.
 
-        Raises `PaymentExists` when a payment with this id exists.
+        Raises `PaymentExists` when a payment with this id exists, and `QuotaExceeded` when the `quotas` of this store
+        have reserved the payment, and its client has too many unpaid payments.
         """
-        return self._engine.run(operations.insert(check_insert(decision), decision))
+        return self._engine.run(_insertion(decision, self._reservations, self._engine.watchers))
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Return the record of the creation under `key` of `client`, or `None` if there is none or it has expired."""
@@ -141,6 +149,19 @@ class PostgresStore:
     def nonces(self) -> "PostgresNonces":
         """The `Nonces` port that keeps its record in this database, for all processes."""
         return PostgresNonces(self)
+
+    @property
+    def feed(self) -> PostgresFeed:
+        """The `Feed` port of the events in this database, for all processes."""
+        return PostgresFeed(self, self._engine)
+
+    def quotas(self, *, requests_per_minute: int | None = None, unpaid_payments: int | None = None) -> PostgresQuotas:
+        """Return a `Quotas` port that counts in this database, for all processes.
+
+        `None` means no quota. See `MemoryQuotas` for the quotas, and `PostgresQuotas` for the precision of the counts.
+        Raises `ConfigurationError` for an invalid argument.
+        """
+        return PostgresQuotas(self, self._engine, self._reservations, requests_per_minute, unpaid_payments)
 
     @property
     def erasure(self) -> PostgresErasure:
@@ -191,6 +212,7 @@ class AsyncPostgresStore:
         observer: Observer | None = None,
         reference: str | None = None,
     ) -> None:
+        self._reservations = Reservations()
         self._engine = AsyncEngine(_settings(conninfo, connections, prepares, observer, reference))
 
     @property
@@ -204,7 +226,7 @@ class AsyncPostgresStore:
 
     async def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Await the result of `PostgresStore.insert`."""
-        return await self._engine.run(operations.insert(check_insert(decision), decision))
+        return await self._engine.run(_insertion(decision, self._reservations, self._engine.watchers))
 
     async def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Await the result of `PostgresStore.find_creation`."""
@@ -237,6 +259,17 @@ class AsyncPostgresStore:
     def nonces(self) -> "AsyncPostgresNonces":
         """See `PostgresStore.nonces`."""
         return AsyncPostgresNonces(self)
+
+    @property
+    def feed(self) -> AsyncPostgresFeed:
+        """See `PostgresStore.feed`."""
+        return AsyncPostgresFeed(self, self._engine)
+
+    def quotas(
+        self, *, requests_per_minute: int | None = None, unpaid_payments: int | None = None
+    ) -> AsyncPostgresQuotas:
+        """See `PostgresStore.quotas`."""
+        return AsyncPostgresQuotas(self, self._engine, self._reservations, requests_per_minute, unpaid_payments)
 
     @property
     def erasure(self) -> AsyncPostgresErasure:
@@ -296,3 +329,10 @@ class AsyncPostgresNonces:
         """Await the result of `PostgresNonces.use`."""
         operation = use_nonce(key, until, now, self._capacity)
         return await self._store._engine.run(operation, BEGIN_READ_COMMITTED)  # noqa: SLF001
+
+
+def _insertion(
+    decision: Decision[IncomingPayment], reservations: Reservations, watchers: Watchers
+) -> Operation[KeyedCreation | None]:
+    payment = check_insert(decision)
+    return operations.insert(payment, decision, UnpaidCheck(reservations, payment), watchers.wake)

@@ -24,7 +24,7 @@ from incoming_payments.stores._rows import (
     state_row,
     total_row,
 )
-from incoming_payments.stores.guard import ended_at, sweep_at
+from incoming_payments.stores.guard import ended_at, is_unpaid, sweep_at
 from incoming_payments.stores.postgres._steps import Query, Result, array, statement
 
 COLUMNS: Final = (
@@ -57,15 +57,16 @@ _CREDITS: Final = (
     "unnest(%s::text[], %s::numeric[], %s::numeric[], %s::boolean[], %s::bigint[]) AS added"
 )
 _INSERT: Final = statement(
-    f"WITH payment AS (INSERT INTO incoming_payments.payments (id, {COLUMNS}, sweep_at, ended_at, reference) "  # noqa: S608
-    "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id) "
+    "WITH payment AS (INSERT INTO incoming_payments.payments "  # noqa: S608
+    f"(id, {COLUMNS}, sweep_at, ended_at, is_unpaid, reference) "
+    "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING id) "
     f"{_EVENTS}"
 )
 # If the row is not replaced, the statement inserts nothing either.
 _REPLACE: Final = statement(
     "WITH payment AS (UPDATE incoming_payments.payments SET version = %s, received_amount = %s, updated_at = %s, "  # noqa: S608
-    "closed_at = %s, expiry_announced_at = %s, sweep_at = %s, ended_at = %s WHERE id = %s AND version = %s "
-    f"RETURNING id), credit AS ({_CREDITS}) {_EVENTS}"
+    "closed_at = %s, expiry_announced_at = %s, sweep_at = %s, ended_at = %s, is_unpaid = %s "
+    f"WHERE id = %s AND version = %s RETURNING id), credit AS ({_CREDITS}) {_EVENTS}"
 )
 _PRIMARY_KEY: Final = "payments_pkey"
 
@@ -104,8 +105,7 @@ def events_in(id: PaymentId, result: Result) -> list[Event]:
 
 def insertion(payment: IncomingPayment, events: Sequence[Event], reference: bytes | None) -> Query:
     """Return the query that inserts `payment` and its `events`."""
-    derived = optional_micros(sweep_at(payment)), optional_micros(ended_at(payment)), reference
-    row = (payment.id, *payment_row(payment, payment.terms.metadata), *derived)
+    row = (payment.id, *payment_row(payment, payment.terms.metadata), *_derived(payment), reference)
     return Query(_INSERT, (*row, *_columns(event_row(event) for event in events)))
 
 
@@ -118,8 +118,7 @@ def replacement(
     before: IncomingPayment, after: IncomingPayment, credits: Sequence[Credit], events: Sequence[Event]
 ) -> Query:
     """Return the query that replaces `before` by `after`, and inserts its new credits and events."""
-    derived = optional_micros(sweep_at(after)), optional_micros(ended_at(after))
-    row = (*total_row(after), *state_row(after), *derived, after.id, before.version)
+    row = (*total_row(after), *state_row(after), *_derived(after), after.id, before.version)
     added = _columns(map(credit_row, credits)) or ["{}"] * 5
     return Query(_REPLACE, (*row, *added, *_columns(map(event_row, events))))
 
@@ -133,6 +132,11 @@ def check_replaced(result: Result) -> None:
 def expiry_values(now: datetime, limit: int) -> tuple[int, int]:
     """Return the values of `SELECT_EXPIRED`."""
     return micros(now), max(limit, 0)
+
+
+def _derived(payment: IncomingPayment) -> tuple[int | None, int | None, bool]:
+    """Return the columns that are derived from the payment."""
+    return optional_micros(sweep_at(payment)), optional_micros(ended_at(payment)), is_unpaid(payment)
 
 
 def _columns(rows: Iterable[Row]) -> list[str]:
