@@ -36,7 +36,8 @@ _LOCK_STREAMS: Final = statement(
     "WHERE consumer = %s AND NOT is_open AND due_at <= %s AND (due_at, payment_id) > (%s::bigint, %s::uuid) "
     "ORDER BY due_at, payment_id LIMIT %s FOR UPDATE SKIP LOCKED"
 )
-_EVENT: Final = "SELECT * FROM incoming_payments.events WHERE payment_id = wanted.id AND kind = ANY(%s::text[])"
+_EVENT: Final = "SELECT * FROM incoming_payments.events WHERE payment_id = wanted.id"
+_KIND: Final = "kind = ANY(%s::text[])"
 _SELECT_EVENTS: Final = (
     "SELECT number, e.version, e.kind, e.at, e.received_amount, e.credit_id, e.peer, c.amount, asset_code, "
     "asset_scale, wallet_address FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[]) WITH ORDINALITY "
@@ -45,11 +46,12 @@ _SELECT_EVENTS: Final = (
     "ON c.payment_id = e.payment_id AND c.credit_id = e.credit_id ORDER BY number, e.version LIMIT %s"
 )
 _SELECT_ALL: Final = statement(_SELECT_EVENTS.format(f"{_EVENT} AND version BETWEEN first AND last"))
+_SELECT_KINDS: Final = statement(_SELECT_EVENTS.format(f"{_EVENT} AND version BETWEEN first AND last AND {_KIND}"))
 # Passes over any number of `credited` events by an index of the others.
 _SELECT_OTHERS: Final = statement(
     _SELECT_EVENTS.format(
-        f"({_EVENT} AND version = 1 AND first = 1) UNION ALL "
-        f"({_EVENT} AND kind <> 'credited' AND version > 1 AND version BETWEEN first AND last)"
+        f"({_EVENT} AND version = 1 AND first = 1 AND {_KIND}) UNION ALL "
+        f"({_EVENT} AND kind <> 'credited' AND version > 1 AND version BETWEEN first AND last AND {_KIND})"
     )
 )
 _EVENTS_READ_MAX: Final = CLAIM_EVENTS_MAX + DELIVERY_EVENTS_MAX  # the events of one read, which are in memory together
@@ -187,7 +189,8 @@ def _claim(name: ConsumerName, render: Render, now: datetime, until: datetime, l
     most = DELIVERY_EVENTS_MAX if consumer.joins_credits else 1
     after: Sequence[object] = (-LATER, _FIRST)
     seen = 0
-    while (size := claim.left(limit)) > 0 and seen < FEED_ROWS_MAX:
+    while (left := claim.left(limit)) > 0 and seen < FEED_ROWS_MAX:
+        size = max(left, seen)  # a filter or `render` may exclude many streams
         [streams] = yield [Query(_LOCK_STREAMS, (name, at, *after, size))]
         if not streams.rows:
             break
@@ -203,10 +206,13 @@ def _claim(name: ConsumerName, render: Render, now: datetime, until: datetime, l
 def _events_query(ranges: Sequence[tuple[PaymentId, int, int]], kinds: frozenset[EventKind] | None, most: int) -> Query:
     """Return the query for the first `most` events with one of `kinds` in each of `ranges`."""
     columns = [array(column) for column in zip(*ranges, strict=True)]
-    texts = array(sorted(EventKind if kinds is None else kinds))
-    if kinds is None or EventKind.CREDITED in kinds:
-        return Query(_SELECT_ALL, (*columns, texts, most, _EVENTS_READ_MAX))
-    return Query(_SELECT_OTHERS, (*columns, texts, texts, most, _EVENTS_READ_MAX))
+    limits = most, _EVENTS_READ_MAX
+    if kinds is None:
+        return Query(_SELECT_ALL, (*columns, *limits))
+    texts = array(sorted(kinds))
+    if EventKind.CREDITED in kinds:
+        return Query(_SELECT_KINDS, (*columns, texts, *limits))
+    return Query(_SELECT_OTHERS, (*columns, texts, texts, *limits))
 
 
 def _events_of(ranges: Sequence[Row], found: Result) -> Iterator[tuple[Row, list[FeedEvent]]]:

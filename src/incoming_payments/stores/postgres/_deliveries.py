@@ -13,6 +13,7 @@ from incoming_payments.stores._feed_rows import LATER, RECORD, record_of
 from incoming_payments.stores._rows import micros, optional_micros
 from incoming_payments.stores.postgres._consumers import LOCK_CONSUMER, SELECT_CONSUMER, find, health_query, require
 from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Result, Steps, array, at_once, statement
+from incoming_payments.stores.postgres._values import is_id
 
 _LOCK_LEASED: Final = statement(
     "SELECT attempts, last_version FROM incoming_payments.deliveries "
@@ -107,8 +108,12 @@ def _settle(
 
 def deliveries(payment: PaymentId) -> Operation[list[DeliveryRecord]]:
     """Read the deliveries of one payment."""
-    query = Query(_SELECT_RECORDS, (payment,))
-    return lambda: at_once(Ending([query], lambda results: list(map(record_of, results[0].rows)), writes=False))
+    queries = [Query(_SELECT_RECORDS, (payment,))] if is_id(payment) else []
+
+    def answer(results: list[Result]) -> list[DeliveryRecord]:
+        return [record_of(row) for result in results for row in result.rows]
+
+    return lambda: at_once(Ending(queries, answer, writes=False))
 
 
 def dead_letters(name: ConsumerName, after: DeliveryRecord | None, limit: int) -> Operation[list[DeliveryRecord]]:
@@ -131,12 +136,10 @@ def redeliver(name: ConsumerName, payment: PaymentId, first_version: int, now: d
 
 
 def _redeliver(name: ConsumerName, payment: PaymentId, first_version: int, now: datetime) -> Steps[None]:
-    found, changed = yield [
-        Query(SELECT_CONSUMER, (name,)),
-        Query(_REDELIVER, (micros(now), name, payment, first_version)),
-    ]
+    redelivery = Query(_REDELIVER, (micros(now), name, payment, first_version))
+    found, *changed = yield [Query(SELECT_CONSUMER, (name,)), *([redelivery] if is_id(payment) else [])]
     require(name, found)
-    if not changed.changed:
+    if not any(result.changed for result in changed):
         raise DeliveryNotFound(
             f"the consumer {name} has no dead letter of payment {payment} that begins with version {first_version}"
         )

@@ -69,15 +69,17 @@ _INSERT_STREAMS: Final = statement(
     "ON CONFLICT (consumer, payment_id) DO UPDATE SET head = greatest(old.head, excluded.head)"
 )
 _SCANNED: Final = statement("UPDATE incoming_payments.consumers SET is_known = true, scanned_to = %s WHERE name = %s")
+# If another process has completed the removal, the consumer may be registered again, and these statements do nothing.
+_REMOVED: Final = "(SELECT name FROM incoming_payments.consumers WHERE name = %s AND is_removed)"
 _DELETE_DELIVERIES: Final = statement(
-    "DELETE FROM incoming_payments.deliveries WHERE (consumer, payment_id, first_version) IN (SELECT consumer, "
-    "payment_id, first_version FROM incoming_payments.deliveries WHERE consumer = %s LIMIT %s)"
+    "DELETE FROM incoming_payments.deliveries WHERE (consumer, payment_id, first_version) IN (SELECT consumer, "  # noqa: S608
+    f"payment_id, first_version FROM incoming_payments.deliveries WHERE consumer = {_REMOVED} LIMIT %s)"
 )
 _DELETE_STREAMS: Final = statement(
-    "DELETE FROM incoming_payments.streams WHERE (consumer, payment_id) IN (SELECT consumer, payment_id "
-    "FROM incoming_payments.streams WHERE consumer = %s LIMIT %s)"
+    "DELETE FROM incoming_payments.streams WHERE (consumer, payment_id) IN (SELECT consumer, payment_id "  # noqa: S608
+    f"FROM incoming_payments.streams WHERE consumer = {_REMOVED} LIMIT %s)"
 )
-_DELETE_CONSUMER: Final = statement("DELETE FROM incoming_payments.consumers WHERE name = %s")
+_DELETE_CONSUMER: Final = statement("DELETE FROM incoming_payments.consumers WHERE name = %s AND is_removed")
 
 
 class Row(NamedTuple):
@@ -184,9 +186,11 @@ def clear(name: ConsumerName) -> Operation[bool]:
 
 
 def _clear(name: ConsumerName) -> Steps[bool]:
-    [locked] = yield [Query(_LOCK_CONSUMER, (name,))]
-    if not locked.rows or not Row(*locked.rows[0]).is_removed:  # another process has completed the removal
-        return Ending([], lambda _: True, writes=False)
-    deleted = yield [Query(statement, (name, FEED_ROWS_MAX)) for statement in (_DELETE_DELIVERIES, _DELETE_STREAMS)]
+    values = (name, FEED_ROWS_MAX)
+    _, *deleted = yield [
+        Query(_LOCK_CONSUMER, (name,)),
+        Query(_DELETE_DELIVERIES, values),
+        Query(_DELETE_STREAMS, values),
+    ]
     is_done = all(result.changed < FEED_ROWS_MAX for result in deleted)
     return Ending([Query(_DELETE_CONSUMER, (name,))] if is_done else [], lambda _: is_done, writes=True)

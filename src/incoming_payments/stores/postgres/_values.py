@@ -73,10 +73,18 @@ _PRIMARY_KEY: Final = "payments_pkey"
 
 def checked_id(id: PaymentId) -> PaymentId:
     """Return `id`. Raises `PaymentNotFound` for a text that cannot be an id, which PostgreSQL would refuse."""
+    if not is_id(id):
+        raise not_found(id)
+    return id
+
+
+def is_id(text: str) -> bool:
+    """Return whether `text` can be the id of a payment. PostgreSQL refuses other texts."""
     try:
-        return payment_id(id)
+        payment_id(text)
     except InvalidValue:
-        raise not_found(id) from None
+        return False
+    return True
 
 
 def not_found(id: PaymentId) -> PaymentNotFound:
