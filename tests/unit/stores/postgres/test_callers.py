@@ -315,7 +315,7 @@ def test_the_end_of_an_event_loop_rolls_back(database: str) -> None:
         id = create(other)
 
         async def run() -> None:
-            store = AsyncPostgresStore(database)
+            store = AsyncPostgresStore(database, connections=1)
             await store.open()
             for number in range(8):
                 credit_id = CreditId(f"wire-{number}")
