@@ -26,6 +26,7 @@ from kits.postgres import (
     execute,
     new_database,
     server_url,
+    settings_of,
 )
 from kits.postgres_proxy import Cut, proxied
 
@@ -293,15 +294,6 @@ def test_the_role_cannot_weaken_a_transaction(server: OwnServer) -> None:
     assert [level for level, _, _ in seen] == list(levels.values())
     assert {messages for _, messages, _ in seen} == {"warning"}
     assert all(0 < int(lock.removesuffix("ms").removesuffix("s")) <= 5000 for _, _, lock in seen)
-
-
-def settings_of(store: PostgresStore, *names: str) -> tuple[str, ...]:
-    """Return settings as a transaction of the store has them."""
-    from incoming_payments.stores.postgres._steps import Ending, Query, Statement, at_once
-
-    text = ", ".join(f"current_setting('{name}')" for name in names)
-    query = Query(Statement(f"SELECT {text}".encode()))
-    return store._engine.run(lambda: at_once(Ending([query], lambda results: results[0].rows[0], writes=False)))
 
 
 @pytest.mark.parametrize("open_store", [PostgresStore, async_view])
