@@ -87,7 +87,7 @@ class PostgresStore:
     ) -> None:
         self._reservations = Reservations()
         self._engine = Engine(_settings(conninfo, connections, prepares, observer, reference))
-        weakref.finalize(self, self._engine.close)
+        weakref.finalize(self, self._engine.close, wait=False)
 
     @property
     def reference(self) -> str | None:
