@@ -81,7 +81,7 @@ def test_each_change_of_money_names_one_payment_by_its_primary_key() -> None:
     assert len(changing) == 2  # a new payment, and a changed one
     for text in changing:
         updates = re.findall(r"UPDATE incoming_payments\.payments SET .*? WHERE (.*?) RETURNING id", text)
-        assert updates in ([], ["id = $8 AND version = $9"])
+        assert updates in ([], ["id = $9 AND version = $10"])
         assert all(source == "payment" for source in re.findall(r"SELECT payment\.id, added\.\* FROM (\w+)", text))
     for text in TEXTS:
         assert "DELETE" not in text or not writes(text)
