@@ -90,6 +90,21 @@ def test_a_registration_waits_for_the_changes_in_flight(start: Start, isolation:
         assert settle_all(store.feed) == ["1", "2 3"]
 
 
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", SERIALIZABLE])
+def test_a_change_that_began_before_a_registration_is_not_missed(isolation: str) -> None:
+    """The transaction may have a snapshot without the consumer. Nothing of it is stored before the registration."""
+    database = empty_database(isolation)
+    with PostgresStore(database) as store, PostgresStore(database) as other, ThreadPoolExecutor(1) as executor:
+        id = create(store)
+        with locked(database, "SELECT * FROM incoming_payments.payments FOR UPDATE"):
+            future = executor.submit(credit, store, id, "wire-1", 1)
+            await_lock_waiters(database)
+            assert other.feed.register(Consumer(name=LEDGER), Start.BEGINNING, NOW)
+            assert settle_all(other.feed) == ["1"]
+        future.result()
+        assert settle_all(other.feed) == ["2"]
+
+
 def test_a_wider_filter_waits_for_the_changes_in_flight(
     database: str, both: PostgresStore | SyncView, store: PostgresStore
 ) -> None:
