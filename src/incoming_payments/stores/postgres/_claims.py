@@ -1,9 +1,12 @@
 """Lease due deliveries.
 
-A claim locks due deliveries and streams with SKIP LOCKED. So claims of any number of processes share the work, and none
-waits for another one. Each statement finds its rows by an index that holds only what waits, however many events the
-database has. The events of a stream are read after its row is locked: the row may be newer than the snapshot of the
-statement that locks it, and name events that this snapshot lacks.
+A claim locks due deliveries and streams with SKIP LOCKED. So claims of any number of processes share the work, and do
+not wait for each other while there is enough for all. If all due streams are locked, the claim waits for one of them:
+transactions that credit a payment without a pause hold the row of its stream most of the time.
+
+Each statement finds its rows by an index that holds only what waits, however many events the database has. The events
+of a stream are read after its row is locked: the row may be newer than the snapshot of the statement that locks it, and
+name events that this snapshot lacks.
 """
 
 import os
@@ -35,6 +38,10 @@ _LOCK_STREAMS: Final = statement(
     "SELECT payment_id, acknowledged, head, due_at FROM incoming_payments.streams "
     "WHERE consumer = %s AND NOT is_open AND due_at <= %s AND (due_at, payment_id) > (%s::bigint, %s::uuid) "
     "ORDER BY due_at, payment_id LIMIT %s FOR UPDATE SKIP LOCKED"
+)
+_AWAIT_STREAM: Final = statement(
+    "SELECT payment_id, acknowledged, head, due_at FROM incoming_payments.streams "
+    "WHERE consumer = %s AND NOT is_open AND due_at <= %s ORDER BY due_at, payment_id LIMIT 1 FOR UPDATE"
 )
 _EVENT: Final = "SELECT * FROM incoming_payments.events WHERE payment_id = wanted.id"
 _KIND: Final = "kind = ANY(%s::text[])"
@@ -192,6 +199,8 @@ def _claim(name: ConsumerName, render: Render, now: datetime, until: datetime, l
     while (left := claim.left(limit)) > 0 and seen < FEED_ROWS_MAX:
         size = max(left, seen)  # a filter or `render` may exclude many streams
         [streams] = yield [Query(_LOCK_STREAMS, (name, at, *after, size))]
+        if not (streams.rows or seen or claim.again):
+            [streams] = yield [Query(_AWAIT_STREAM, (name, at))]
         if not streams.rows:
             break
         ranges = [(id, acknowledged + 1, head) for id, acknowledged, head, _ in streams.rows]

@@ -34,10 +34,8 @@ _SCHEMA = "incoming_payments"
 def many(database: str, store: PostgresStore) -> list[PaymentId]:
     """Create `OLD` payments, half of which are for Bob, and return their ids in order."""
     id = create(store)
-    new = "('019b0000-0000-7000-8000-' || lpad(to_hex(number), 12, '0'))::uuid"
-    for table, column in (("payments", "id"), ("events", "payment_id")):
-        copies = f"SELECT * FROM {_SCHEMA}.{table} WHERE {column} = '{id}'"  # noqa: S608
-        execute(database, f"CREATE TEMP TABLE old AS {copies}; {_copy(table, column, new)}")
+    _copy(database, "payments", "id", id)
+    _copy(database, "events", "payment_id", id)
     execute(
         database,
         f"UPDATE {_SCHEMA}.payments SET wallet_address = '{BOB.url}' WHERE get_byte(uuid_send(id), 15) % 2 = 0",  # noqa: S608
@@ -45,12 +43,15 @@ def many(database: str, store: PostgresStore) -> list[PaymentId]:
     return [PaymentId(id) for (id,) in execute(database, f"SELECT id::text FROM {_SCHEMA}.payments ORDER BY id")]  # noqa: S608
 
 
-def _copy(table: str, column: str, value: str) -> str:
-    """Return the statement that copies the row in the table `old`, with another value in `column`."""
-    return (
-        f"INSERT INTO {_SCHEMA}.{table} SELECT (jsonb_populate_record(NULL::{_SCHEMA}.{table}, "  # noqa: S608
-        f"to_jsonb(old) || jsonb_build_object('{column}', {value}))).* "
-        f"FROM old, generate_series(1, {OLD - 1}) AS number"
+def _copy(database: str, table: str, column: str, id: PaymentId) -> None:
+    """Copy the row of the payment `id` with other ids in `column`."""
+    names = execute(database, f"SELECT column_name FROM information_schema.columns WHERE table_name = '{table}'")  # noqa: S608
+    others = ", ".join(name for (name,) in names if name != column)
+    new = "('019b0000-0000-7000-8000-' || lpad(to_hex(number), 12, '0'))::uuid"
+    execute(
+        database,
+        f"INSERT INTO {_SCHEMA}.{table} ({column}, {others}) SELECT {new}, {others} "  # noqa: S608
+        f"FROM {_SCHEMA}.{table}, generate_series(1, {OLD - 1}) AS number WHERE {column} = '{id}'",
     )
 
 

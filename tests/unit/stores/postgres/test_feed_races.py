@@ -196,6 +196,37 @@ def test_claims_of_two_stores_do_not_wait(store: PostgresStore, both: PostgresSt
     assert len(inner) == 1
 
 
+def test_a_claim_waits_for_a_stream_that_a_change_holds(
+    database: str, store: PostgresStore, both: PostgresStore | SyncView
+) -> None:
+    """A payment that is credited without a pause cannot hold back its events."""
+    store.feed.register(Consumer(name=LEDGER), Start.NOW, NOW)
+    create(store)
+    with ThreadPoolExecutor(1) as executor:
+        with locked(database, "UPDATE incoming_payments.streams SET head = head"):
+            future = executor.submit(claim, both.feed)
+            await_lock_waiters(database)
+        assert [delivery.payload for delivery in future.result()] == [b"1"]
+
+
+def test_of_two_claims_for_one_stream_one_gets_the_delivery(
+    database: str, store: PostgresStore, both: PostgresStore | SyncView
+) -> None:
+    """The second one waits, and gets nothing."""
+    store.feed.register(Consumer(name=LEDGER), Start.NOW, NOW)
+    create(store)
+    with ThreadPoolExecutor(1) as executor:
+        others: list[Future[Sequence[Delivery]]] = []
+
+        def claim_beside(events: Sequence[FeedEvent]) -> bytes:
+            others.append(executor.submit(claim, both.feed))
+            await_lock_waiters(database)
+            return render(events)
+
+        [_] = store.feed.claim(LEDGER, claim_beside, now=NOW, until=NOW + MINUTE, limit=5)
+        assert not others[0].result()
+
+
 def test_of_two_claims_for_a_consumer_that_is_down_one_gets_a_delivery(
     database: str, store: PostgresStore, both: PostgresStore | SyncView
 ) -> None:
