@@ -14,7 +14,8 @@ class Quotas(Protocol):
     """The quotas of clients.
 
     Processes that serve the same URL must share the quotas. `service.quotas` is for one process. `SqliteStore.quotas`
-    is for all processes that open a file. `testing.quotas` has a test suite for your own port.
+    is for all processes that open a file, and `PostgresStore.quotas` for all processes with the same database.
+    `testing.quotas` has a test suite for your own port.
 
     Each method is one atomic step.
     """

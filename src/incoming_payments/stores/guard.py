@@ -9,7 +9,7 @@ from typing import Any
 
 from incoming_payments.domain.events import Event, EventKind
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment
+from incoming_payments.domain.payment import HOST, Credit, CreditId, IncomingPayment
 from incoming_payments.domain.transitions import is_completed
 from incoming_payments.errors import BrokenDecision, ClockBehind, InvalidValue, StoreUnavailable
 
@@ -73,6 +73,12 @@ def ended_at(payment: IncomingPayment) -> datetime | None:
     if is_completed(payment):
         return payment.updated_at  # nothing changes after the completion
     return None if payment.expiry_announced_at is None else payment.expires_at
+
+
+def is_unpaid(payment: IncomingPayment) -> bool:
+    """Return whether `payment` counts against the quota of its client, unless it has expired meanwhile."""
+    is_open = payment.expiry_announced_at is None and not is_completed(payment)
+    return is_open and payment.received.value == 0 and payment.client != HOST
 
 
 def checked_capacity(capacity: int) -> int:

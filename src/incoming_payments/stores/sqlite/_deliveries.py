@@ -11,14 +11,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from incoming_payments.domain import feed
-from incoming_payments.domain.amount import Amount, Asset
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.feed import (
     Consumer,
     ConsumerName,
     Delivery,
     DeliveryRecord,
-    Ending,
     FeedEvent,
     Lease,
     LeasedDelivery,
@@ -28,21 +26,12 @@ from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import DeliveryNotFound
 from incoming_payments.limits import CLAIM_EVENTS_MAX, DELIVERY_EVENTS_MAX, FEED_ROWS_MAX
 from incoming_payments.ports import Render
+from incoming_payments.stores._feed_rows import LATER, LEASE_BYTES, RECORD, feed_event_of, record_of
+from incoming_payments.stores._rows import corrupt, micros, optional_micros
 from incoming_payments.stores.sqlite._consumers import OTHER_KINDS, find, placeholders, require, write_health
 from incoming_payments.stores.sqlite._queue import DecideRaised
-from incoming_payments.stores.sqlite._rows import (
-    Batch,
-    Rows,
-    _corrupt,
-    _micros,
-    _optional_micros,
-    _optional_time,
-    _time,
-)
+from incoming_payments.stores.sqlite._rows import Batch, Rows
 
-_LATER: Final = 2**63 - 1  # the time at which a stream without waiting events is due
-
-LEASE_BYTES: Final = 16
 _HAS_LEASE: Final = (
     "SELECT count(*) FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_leased "
     "WHERE consumer = ? AND lease IS NOT NULL AND due_at > ? LIMIT 1)"
@@ -85,12 +74,9 @@ _SETTLE: Final = (
 _OF_OPEN_STREAM: Final = "WHERE consumer = ? AND payment_id = ? AND is_open = 1 AND acknowledged < ?"
 _CLOSE_HANDLED: Final = f"DELETE FROM streams {_OF_OPEN_STREAM} AND head <= ?"  # noqa: S608
 _CLOSE: Final = f"UPDATE streams SET is_open = 0, acknowledged = ? {_OF_OPEN_STREAM}"  # noqa: S608
-_RECORD: Final = (
-    "consumer, payment_id, first_version, last_version, attempts, created_at, due_at, ending, ended_at, error"
-)
-_SELECT_RECORDS: Final = f"SELECT {_RECORD} FROM deliveries WHERE payment_id = ? ORDER BY consumer, first_version"  # noqa: S608
+_SELECT_RECORDS: Final = f"SELECT {RECORD} FROM deliveries WHERE payment_id = ? ORDER BY consumer, first_version"  # noqa: S608
 _SELECT_DEAD: Final = (
-    f"SELECT {_RECORD} FROM deliveries INDEXED BY deliveries_dead WHERE consumer = ? AND ending = 'dead' "  # noqa: S608
+    f"SELECT {RECORD} FROM deliveries INDEXED BY deliveries_dead WHERE consumer = ? AND ending = 'dead' "  # noqa: S608
     "AND (ended_at, payment_id, first_version) > (?, ?, ?) ORDER BY ended_at, payment_id, first_version LIMIT ?"
 )
 _REDELIVER: Final = (
@@ -120,7 +106,7 @@ def claim(
     rows: Batch, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
 ) -> list[Delivery]:
     """Lease due deliveries. See `Feed.claim`."""
-    connection, at = rows.connection, _micros(now)
+    connection, at = rows.connection, micros(now)
     consumer, health, is_ready = require(rows, name)
     (leases,) = connection.execute(_HAS_LEASE, (name, at)).fetchone()
     count = feed.claimable(consumer, health, limit=limit, has_lease=bool(leases), now=now) if is_ready else 0
@@ -155,7 +141,7 @@ def _claims(
 
     Pass over the streams for which `render` raises, and add the exceptions to `errors`.
     """
-    connection, name, at = rows.connection, consumer.name, _micros(now)
+    connection, name, at = rows.connection, consumer.name, micros(now)
     for row in connection.execute(_SELECT_DUE, (name, at, limit)).fetchall():
         yield _next_attempt(rows, name, row, until)
     with closing(connection.execute(_SELECT_STREAMS, (name, at, FEED_ROWS_MAX))) as streams:
@@ -173,7 +159,7 @@ def _next_attempt(rows: Batch, name: ConsumerName, row: Sequence[Any], until: da
     id, first, last, payload, attempts = row
     events = _events(rows, id, first, last, None, DELIVERY_EVENTS_MAX)
     if len(events) != last - first + 1:
-        raise _corrupt(f"a delivery of payment {id}", ValueError(f"events from {first} to {last} are missing"))
+        raise corrupt(f"a delivery of payment {id}", ValueError(f"events from {first} to {last} are missing"))
     delivery = Delivery(
         consumer=name,
         events=events,
@@ -182,7 +168,7 @@ def _next_attempt(rows: Batch, name: ConsumerName, row: Sequence[Any], until: da
         lease=_lease(),
         leased_until=until,
     )
-    return delivery, len(events), [(_LEASE_AGAIN, (delivery.lease, _micros(until), name, id, first))]
+    return delivery, len(events), [(_LEASE_AGAIN, (delivery.lease, micros(until), name, id, first))]
 
 
 def _first_attempt(
@@ -206,10 +192,10 @@ def _first_attempt(
         consumer=consumer.name, events=events, payload=payload, attempt=1, lease=_lease(), leased_until=until
     )
     key, last = (consumer.name, id), delivery.last_version
-    times = _micros(now), _micros(until)
-    later = [_micros(consumer.due_at(event)) for event in waiting[len(events) :]]
+    times = micros(now), micros(until)
+    later = [micros(consumer.due_at(event)) for event in waiting[len(events) :]]
     # Without later events, `head` is greater only if the filter has changed. The next claim then ends the stream.
-    due_at = min(later, default=_micros(now) if head > last else _LATER)
+    due_at = min(later, default=micros(now) if head > last else LATER)
     statements: _Statements = [
         (_INSERT_DELIVERY, (*key, delivery.first_version, last, payload, *times, delivery.lease)),
         (_OPEN_STREAM, (due_at, *key)),
@@ -227,8 +213,8 @@ def settle(rows: Batch, delivery: Delivery | LeasedDelivery, result: Result, now
         return False
     (consumer, health, _), (attempts, last) = state, row
     settled = feed.settle(consumer, health, attempts, result, now)
-    ended_at = None if settled.ending is None else _micros(now)
-    values = (settled.attempts, _optional_micros(settled.due_at), settled.ending, ended_at, settled.error)
+    ended_at = None if settled.ending is None else micros(now)
+    values = (settled.attempts, optional_micros(settled.due_at), settled.ending, ended_at, settled.error)
     connection.execute(_SETTLE, (*values, *key))
     rows.makes_due |= settled.due_at is not None
     if settled.health != health:
@@ -241,22 +227,22 @@ def settle(rows: Batch, delivery: Delivery | LeasedDelivery, result: Result, now
 
 def deliveries(rows: Rows, payment: PaymentId) -> list[DeliveryRecord]:
     """Return the deliveries of one payment."""
-    return [_record(row) for row in rows.connection.execute(_SELECT_RECORDS, (payment,))]
+    return [record_of(row) for row in rows.connection.execute(_SELECT_RECORDS, (payment,))]
 
 
 def dead_letters(rows: Rows, name: ConsumerName, after: DeliveryRecord | None, limit: int) -> list[DeliveryRecord]:
     """Return dead letters, oldest first."""
     require(rows, name)
-    place: tuple[object, ...] = (-_LATER, "", 0)
+    place: tuple[object, ...] = (-LATER, "", 0)
     if after is not None:
-        place = (_optional_micros(after.ended_at), after.payment_id, after.first_version)
-    return [_record(row) for row in rows.connection.execute(_SELECT_DEAD, (name, *place, limit))]
+        place = (optional_micros(after.ended_at), after.payment_id, after.first_version)
+    return [record_of(row) for row in rows.connection.execute(_SELECT_DEAD, (name, *place, limit))]
 
 
 def redeliver(rows: Batch, name: ConsumerName, payment: PaymentId, first_version: int, now: datetime) -> None:
     """Make a dead letter due again."""
     require(rows, name)
-    if not rows.connection.execute(_REDELIVER, (_micros(now), name, payment, first_version)).rowcount:
+    if not rows.connection.execute(_REDELIVER, (micros(now), name, payment, first_version)).rowcount:
         raise DeliveryNotFound(
             f"the consumer {name} has no dead letter of payment {payment} that begins with version {first_version}"
         )
@@ -265,16 +251,16 @@ def redeliver(rows: Batch, name: ConsumerName, payment: PaymentId, first_version
 
 def forget(rows: Batch, before: datetime) -> bool:
     """Delete the next acknowledged deliveries. See `Feed.forget`."""
-    return rows.connection.execute(_FORGET, (_micros(before), FEED_ROWS_MAX)).rowcount < FEED_ROWS_MAX
+    return rows.connection.execute(_FORGET, (micros(before), FEED_ROWS_MAX)).rowcount < FEED_ROWS_MAX
 
 
 def skip(rows: Batch, name: ConsumerName, now: datetime) -> bool:
     """Drop a batch of the deliveries and events that wait. See `Feed.skip`."""
     require(rows, name)
-    connection, at = rows.connection, _micros(now)
+    connection, at = rows.connection, micros(now)
     waiting = connection.execute(_SELECT_WAITING, (name, at, FEED_ROWS_MAX)).fetchall()
     connection.executemany(_DELETE_DELIVERY, [(name, *key) for key in waiting])
-    connection.executemany(_CLOSE_HANDLED, [(name, id, first, _LATER) for id, first in waiting])
+    connection.executemany(_CLOSE_HANDLED, [(name, id, first, LATER) for id, first in waiting])
     dropped = connection.execute(_SKIP_STREAMS, (name, at, FEED_ROWS_MAX)).rowcount
     return max(len(waiting), dropped) < FEED_ROWS_MAX
 
@@ -296,50 +282,12 @@ def _events(
             found += _select_events(rows, "", condition, (id, 1, 1, *kinds, limit))
         index, others = OTHER_KINDS
         found += _select_events(rows, index, f"{others} AND {condition}", values)
-    return tuple(_feed_event(id, row) for row in found)
+    return tuple(feed_event_of(id, row) for row in found)
 
 
 def _select_events(rows: Rows, index: str, condition: str, values: tuple[object, ...]) -> list[Any]:
     statement = _SELECT_EVENTS.format(index, condition)
     return rows.connection.execute(statement, values).fetchall()
-
-
-def _feed_event(id: PaymentId, row: Sequence[Any]) -> FeedEvent:
-    version, kind, at, received, credit_id, peer, amount, code, scale, wallet_address = row
-    try:
-        asset = Asset(code, scale)
-        return FeedEvent(
-            payment_id=id,
-            version=version,
-            kind=EventKind(kind),
-            at=_time(at),
-            wallet_address=wallet_address,
-            received=Amount.parse(received, asset),
-            amount=None if amount is None else Amount.parse(amount, asset),
-            credit_id=credit_id,
-            peer=peer,
-        )
-    except (ValueError, OverflowError) as error:
-        raise _corrupt(f"event {version} of payment {id}", error) from error
-
-
-def _record(row: Sequence[Any]) -> DeliveryRecord:
-    consumer, payment_id, first, last, attempts, created_at, due_at, ending, ended_at, error = row
-    try:
-        return DeliveryRecord(
-            consumer=consumer,
-            payment_id=payment_id,
-            first_version=first,
-            last_version=last,
-            attempts=attempts,
-            created_at=_time(created_at),
-            due_at=_optional_time(due_at),
-            ending=None if ending is None else Ending(ending),
-            ended_at=_optional_time(ended_at),
-            error=error,
-        )
-    except (ValueError, OverflowError) as problem:
-        raise _corrupt(f"a delivery of payment {payment_id}", problem) from problem
 
 
 def _lease() -> Lease:

@@ -1,7 +1,6 @@
 """The quotas of clients in one SQLite file, which all processes share."""
 
 import asyncio
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -9,12 +8,15 @@ from functools import partial
 from typing import Any, Final
 
 from incoming_payments.domain.payment import ClientId, PaymentId, id_time
-from incoming_payments.domain.quotas import MINUTE, RecentClients, check_quotas, excess_s, used_until
-from incoming_payments.limits import QUOTA_CLIENTS_MAX, QUOTA_COUNTS_SWEPT_MAX, QUOTA_UNSENT_PERCENT_MAX
+from incoming_payments.domain.quotas import check_quotas, used_until
+from incoming_payments.limits import QUOTA_COUNTS_SWEPT_MAX
+from incoming_payments.stores._request_counts import DEBT, RequestCounts
+from incoming_payments.stores._reservations import Reservations
+from incoming_payments.stores._rows import micros, time_of
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._queue import Job
-from incoming_payments.stores.sqlite._reservations import Reservations, unpaid_payments
-from incoming_payments.stores.sqlite._rows import Batch, Rows, _micros, _time
+from incoming_payments.stores.sqlite._reservations import unpaid_payments
+from incoming_payments.stores.sqlite._rows import Batch, Rows
 
 _SELECT: Final = "SELECT full_at FROM request_counts WHERE client = ?"
 _REPLACE: Final = "INSERT OR REPLACE INTO request_counts (client, full_at) VALUES (?, ?)"
@@ -22,60 +24,6 @@ _SWEEP: Final = (
     "DELETE FROM request_counts WHERE client IN "
     "(SELECT client FROM request_counts WHERE full_at < ? ORDER BY full_at LIMIT ?)"
 )
-
-Send = Callable[[Callable[[Batch], None]], None]
-
-
-class _Usage:
-    """The requests of one client, as this process knows them. `unsent` are not in the file yet."""
-
-    def __init__(self) -> None:
-        self.full_at: datetime | None = None
-        self.unsent = 0
-
-
-class _Requests:
-    """The requests of each client in a minute. Thread-safe.
-
-    A process counts in memory. It exchanges counts with the other processes through the file: with the first request of
-    a client, and then once for each `limits.QUOTA_UNSENT_PERCENT_MAX` percent of the quota. No request waits for this
-    exchange. So the processes together may admit more requests than the quota. `full_at` in the file keeps the excess
-    as a debt: the client has to wait longer afterwards, so the rate over a longer time does not exceed the quota.
-    """
-
-    def __init__(self, quota: int, send: Send) -> None:
-        self._share = MINUTE / quota
-        self._unsent_max = max(1, quota * QUOTA_UNSENT_PERCENT_MAX // 100)
-        self._send = send
-        self._lock = threading.Lock()
-        self._used = RecentClients(_Usage, QUOTA_CLIENTS_MAX)
-
-    def admit(self, client: ClientId, now: datetime) -> float | None:
-        """Count a request and return `None`, or return the seconds until a request can succeed."""
-        with self._lock:
-            usage = self._used.of(client)
-            is_new = usage.full_at is None
-            usage.full_at = used_until(usage.full_at, now, debt=MINUTE)
-            wait_s = excess_s(usage.full_at, now, self._share)
-            if wait_s > 0:
-                return wait_s
-            usage.full_at += self._share
-            usage.unsent += 1
-            if not is_new and usage.unsent < self._unsent_max:
-                return None
-            count, usage.unsent = usage.unsent, 0
-        self._send(partial(self._exchange, client, count, now))
-        return None
-
-    def _exchange(self, client: ClientId, count: int, now: datetime, rows: Batch) -> None:
-        """Add `count` requests to the file, and learn of the requests that other processes have added."""
-        row = rows.connection.execute(_SELECT, (client,)).fetchone()
-        full_at = used_until(_time(row[0]) if row else None, now, debt=MINUTE) + count * self._share
-        rows.connection.execute(_REPLACE, (client, _micros(full_at)))
-        rows.connection.execute(_SWEEP, (_micros(now), QUOTA_COUNTS_SWEPT_MAX))
-        with self._lock:
-            usage = self._used.of(client)
-            usage.full_at = max(usage.full_at or full_at, full_at + usage.unsent * self._share)
 
 
 class _Quotas(ABC):
@@ -92,14 +40,19 @@ class _Quotas(ABC):
         self._engine = engine
         self._reservations = reservations
         self._unpaid_max = unpaid_payments
-        self._requests = None if requests_per_minute is None else _Requests(requests_per_minute, self._send)
+        self._requests = None if requests_per_minute is None else RequestCounts(requests_per_minute)
 
     @abstractmethod
     def _send(self, work: Callable[[Batch], None]) -> None:
         """Queue `work` for the writer, and do not wait for it."""
 
     def _admit(self, client: ClientId, now: datetime) -> float | None:
-        return None if self._requests is None else self._requests.admit(client, now)
+        if self._requests is None:
+            return None
+        wait_s, used = self._requests.admit(client, now)
+        if used is not None:
+            self._send(partial(_exchange, self._requests, client, used, now))
+        return wait_s
 
 
 class SqliteQuotas(_Quotas):
@@ -158,6 +111,15 @@ class AsyncSqliteQuotas(_Quotas):
     def _send(self, work: Callable[[Batch], None]) -> None:
         # A job of the loop is committed together with the nonce of the request.
         self._engine.write_in_loop(work).add_done_callback(_ignore)
+
+
+def _exchange(requests: RequestCounts, client: ClientId, used: timedelta, now: datetime, rows: Batch) -> None:
+    """Add requests to the file, and learn of the requests that other processes have added."""
+    row = rows.connection.execute(_SELECT, (client,)).fetchone()
+    full_at = used_until(time_of(row[0]) if row else None, now, debt=DEBT) + used
+    rows.connection.execute(_REPLACE, (client, micros(full_at)))
+    rows.connection.execute(_SWEEP, (micros(now), QUOTA_COUNTS_SWEPT_MAX))
+    requests.learn(client, full_at)
 
 
 def _stored(client: ClientId, id: PaymentId, limit: int) -> Callable[[Rows], Sequence[PaymentId]]:

@@ -16,6 +16,8 @@ from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment
 from incoming_payments.limits import NONCES_DEFAULT, STORE_BUSY_S_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import Decide, Observer
+from incoming_payments.stores._references import checked_member
+from incoming_payments.stores._reservations import Reservations
 from incoming_payments.stores.guard import check_insert, check_update, checked_capacity
 from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._engine import Engine
@@ -26,9 +28,8 @@ from incoming_payments.stores.sqlite._keys import find_creation, insert_creation
 from incoming_payments.stores.sqlite._list import Scan
 from incoming_payments.stores.sqlite._queue import DecideRaised
 from incoming_payments.stores.sqlite._quotas import AsyncSqliteQuotas, SqliteQuotas
-from incoming_payments.stores.sqlite._references import checked_member
 from incoming_payments.stores.sqlite._reindex import begin_reindex, reindex
-from incoming_payments.stores.sqlite._reservations import Reservations
+from incoming_payments.stores.sqlite._reservations import checks
 from incoming_payments.stores.sqlite._rows import Batch, Rows
 from incoming_payments.stores.sqlite._watch import OnStop
 
@@ -341,7 +342,7 @@ def _load(id: PaymentId, rows: Rows) -> IncomingPayment:
 
 def _insertion(decision: Decision[Any], reservations: Reservations) -> Callable[[Batch], KeyedCreation | None]:
     payment = check_insert(decision)
-    check = reservations.checks(payment)
+    check = checks(reservations, payment)
     return lambda rows: insert_creation(rows, payment, decision, check)
 
 
