@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -55,16 +55,16 @@ def with_tasks(application: Application, *tasks: Task) -> Application:
     return answer
 
 
-async def _end(running: Iterable["asyncio.Future[None]"]) -> None:
+async def _end(running: Sequence["asyncio.Future[None]"]) -> None:
     """Cancel the tasks, and wait until they have ended.
 
     A task may still wait for something, such as the answer to a webhook. After some seconds, that is cancelled too.
     """
-    pause_s, unfinished = float(TASKS_STOP_S_MAX), set(running)
-    while unfinished:
+    pause_s = float(TASKS_STOP_S_MAX)
+    while unfinished := [task for task in running if not task.done()]:
         for task in unfinished:
             task.cancel()
-        _, unfinished = await asyncio.wait(unfinished, timeout=pause_s)
+        await asyncio.wait(unfinished, timeout=pause_s)
         pause_s = _AGAIN_S
 
 
