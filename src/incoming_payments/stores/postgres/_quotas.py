@@ -65,9 +65,10 @@ class PostgresQuotas(_Quotas[Engine]):
     - Unpaid payments are counted exactly. `insert` of the store raises `QuotaExceeded` if another process has inserted
       the last unpaid payment that a client may have, after `reserve` has counted. Inserts of one client wait for each
       other while they count.
-    - Each further process may admit 10 % of the quota of requests too many, but at least one request, and those that
-      arrive before the counts are exchanged. The client has to wait for these requests afterwards. After the loss of a
-      process, up to 10 % of the quota is not counted, and after the loss of the server, the requests of the last second.
+    - Each further process may exceed the quota of requests by 10 %, but at least by one request, and by the requests
+      that arrive before the counts are exchanged. The client has to wait longer for these requests afterwards. If a
+      process is lost, up to 10 % of the quota is not counted. If the server is lost, the requests of the last second
+      are not counted.
     """
 
     async_class = "the quotas of an AsyncPostgresStore"
