@@ -55,6 +55,7 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     PACKAGE: {*FLOWS, "flows", "endpoints", "service"},  # the public names
     "__main__": {"server"},
 }
+POSTGRES: Final = SOURCE / "stores" / "postgres"
 # Exceptions: parts that a single module may import in addition to the table above.
 MAY_ALSO_IMPORT: Final = {
     f"{PACKAGE}.server.dev.demo": {"testing"},  # the demo pays by the sender for tests
@@ -82,7 +83,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "endpoints": {"attrs"},
     "relay": {"attrs"},
     "service": {"attrs"},
-    "stores": {"attrs", "psycopg"},
+    "stores": {"attrs"},
     "outbound": {"aiohttp", "attrs", "cryptography", "yarl"},
     "audit": {"attrs"},
     "hosts": {"attrs"},
@@ -91,8 +92,10 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     PACKAGE: set(),
     "__main__": set(),
 }
-# The modules for one framework or one metrics library each, with its distributions. Only their users need them.
+# The modules for one framework, one metrics library or one database driver each, with its distributions. Only their
+# users need them.
 FRAMEWORKS: Final[dict[str, set[str]]] = {
+    **{f"{PACKAGE}.stores.postgres.{path.stem}": {"psycopg", "psycopg_pool"} for path in POSTGRES.glob("*.py")},
     f"{PACKAGE}.hosts.aiohttp": {"aiohttp"},
     f"{PACKAGE}.hosts.django": {"django"},
     f"{PACKAGE}.hosts.fastapi": {"fastapi", "pydantic", "starlette", "typing_extensions"},
@@ -370,7 +373,7 @@ for name in MODULES:
 """
 EXTRAS: Final = {
     "aiohttp", "asyncpg", "django", "fastapi", "flask", "http_sfv", "httptools", "httpx", "hypothesis", "nacl",
-    "opentelemetry", "prometheus_client", "psycopg", "pydantic", "pytest", "starlette", "uvicorn",
+    "opentelemetry", "prometheus_client", "psycopg", "psycopg_pool", "pydantic", "pytest", "starlette", "uvicorn",
     "waitress", "werkzeug", "yarl",
 }  # fmt: skip
 NEEDS_NO_EXTRA: Final = [

@@ -2,9 +2,6 @@
 
 import re
 import sys
-import tempfile
-import warnings
-from collections.abc import Iterator
 from typing import Any, Final
 
 import psycopg
@@ -12,11 +9,8 @@ import pytest
 
 from incoming_payments.errors import StoreUnavailable
 from incoming_payments.testing import a_creation
+from kits.postgres import execute, new_database
 from kits.processes import ROOT
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # platformdirs warns where XDG_RUNTIME_DIR is not set
-    pgserver = pytest.importorskip("pgserver", reason="pgserver, which brings PostgreSQL, has no wheel for this Python")
 
 sys.path.append(str(ROOT / "examples"))  # the page and the workers of the crash kit import `postgres_store`
 
@@ -36,16 +30,11 @@ test_acknowledged_credits_survive_crashes: Final = SHOWN["test_acknowledged_cred
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[str]:
-    """Yield the connection string of a database with the tables of the example, on a new server."""
-    # Not in a directory of pytest: when root runs the tests, pgserver runs the server as another user.
-    server = pgserver.get_server(tempfile.mkdtemp(prefix="postgres-"), cleanup_mode="delete")
-    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET fsync = off")  # no test can see a sync, and each takes time
-        connection.execute("SELECT pg_reload_conf()")
-        connection.execute(sys.modules["postgres_store"].SCHEMA)
-    yield server.get_uri()
-    server.cleanup()
+def database() -> str:
+    """Return the connection string of a database with the tables of the example."""
+    conninfo = new_database("example")
+    execute(conninfo, sys.modules["postgres_store"].SCHEMA)
+    return conninfo
 
 
 def test_a_connection_that_is_closed_before_the_commit_is_an_error(

@@ -14,7 +14,7 @@ from incoming_payments.endpoints.openapi import openapi_document, pull_document,
 
 OPTIONAL = [
     "aiohttp", "django", "fastapi", "flask", "http_sfv", "httptools", "hypothesis", "nacl", "opentelemetry",
-    "prometheus_client", "psycopg", "pytest", "starlette", "uvicorn", "yarl",
+    "prometheus_client", "psycopg", "psycopg_pool", "pytest", "starlette", "uvicorn", "yarl",
 ]  # fmt: skip
 MAY_NEED_MORE = (  # modules, and packages of modules, that may import an optional dependency
     "incoming_payments.outbound._aiohttp",
@@ -22,6 +22,7 @@ MAY_NEED_MORE = (  # modules, and packages of modules, that may import an option
     "incoming_payments.observers.otel",
     "incoming_payments.observers.prometheus",
     "incoming_payments.server.protocol",
+    "incoming_payments.stores.postgres",
     "incoming_payments.testing.",
 )
 

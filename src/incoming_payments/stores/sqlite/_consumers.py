@@ -8,7 +8,8 @@ from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.feed import Consumer, ConsumerName, ConsumerState, Health, Start
 from incoming_payments.errors import ConsumerNotFound, InvalidValue
 from incoming_payments.limits import CONSUMERS_MAX, FEED_ROWS_MAX
-from incoming_payments.stores.sqlite._rows import Batch, Rows, _corrupt, _micros, _optional_micros, _optional_time
+from incoming_payments.stores._rows import corrupt, micros, optional_micros, optional_time_of
+from incoming_payments.stores.sqlite._rows import Batch, Rows
 from incoming_payments.stores.sqlite._streams import SETTINGS, consumer_of, settings_row
 
 _HEALTH: Final = "scanned_to, failing_since, disabled_at"
@@ -71,7 +72,7 @@ def _scan(rows: Batch, consumer: Consumer, after: str, now: datetime) -> bool:
         if consumer.wallet_addresses is None or wallet_address in consumer.wallet_addresses:
             head = version if consumer.kinds is None else _head(rows, consumer.kinds, id)
             if head is not None:
-                streams.append((consumer.name, id, head, _micros(now)))
+                streams.append((consumer.name, id, head, micros(now)))
     rows.connection.executemany(_INSERT_STREAM, streams)
     is_done = len(page) < FEED_ROWS_MAX
     rows.connection.execute(
@@ -112,7 +113,7 @@ def consumers(rows: Rows) -> list[ConsumerState]:
             consumer=consumer,
             health=health,
             is_ready=is_ready,
-            oldest_due_at=_optional_time(_next(rows, consumer.name)),
+            oldest_due_at=optional_time_of(_next(rows, consumer.name)),
         )
         for consumer, health, is_ready in map(_state, rows.connection.execute(_SELECT_CONSUMERS).fetchall())
     ]
@@ -121,7 +122,7 @@ def consumers(rows: Rows) -> list[ConsumerState]:
 def next_due(rows: Rows, name: ConsumerName) -> datetime | None:
     """Return when the next delivery is due. See `Feed.next_due`."""
     _, health, is_ready = require(rows, name)
-    return _optional_time(_next(rows, name)) if is_ready and health.disabled_at is None else None
+    return optional_time_of(_next(rows, name)) if is_ready and health.disabled_at is None else None
 
 
 def set_enabled(rows: Batch, name: ConsumerName, now: datetime, *, enabled: bool) -> None:
@@ -147,17 +148,17 @@ def find(rows: Rows, name: ConsumerName) -> tuple[Consumer, Health, bool] | None
 
 def write_health(rows: Batch, name: ConsumerName, health: Health) -> None:
     """Store the health of a registered consumer."""
-    times = _optional_micros(health.failing_since), _optional_micros(health.disabled_at)
+    times = optional_micros(health.failing_since), optional_micros(health.disabled_at)
     rows.connection.execute(_UPDATE_HEALTH, (*times, name))
 
 
 def _state(row: Sequence[Any]) -> tuple[Consumer, Health, bool]:
     scanned_to, failing_since, disabled_at, *settings = row
     try:
-        health = Health(_optional_time(failing_since), _optional_time(disabled_at))
+        health = Health(optional_time_of(failing_since), optional_time_of(disabled_at))
         return consumer_of(tuple(settings)), health, scanned_to is None
     except (ValueError, OverflowError) as error:
-        raise _corrupt(f"the consumer {settings[0]}", error) from error
+        raise corrupt(f"the consumer {settings[0]}", error) from error
 
 
 def _unknown(name: str) -> ConsumerNotFound:

@@ -28,17 +28,10 @@ from incoming_payments.domain.payment import PaymentId
 from incoming_payments.errors import DeliveryNotFound
 from incoming_payments.limits import CLAIM_EVENTS_MAX, DELIVERY_EVENTS_MAX, FEED_ROWS_MAX
 from incoming_payments.ports import Render
+from incoming_payments.stores._rows import corrupt, micros, optional_micros, optional_time_of, time_of
 from incoming_payments.stores.sqlite._consumers import OTHER_KINDS, find, placeholders, require, write_health
 from incoming_payments.stores.sqlite._queue import DecideRaised
-from incoming_payments.stores.sqlite._rows import (
-    Batch,
-    Rows,
-    _corrupt,
-    _micros,
-    _optional_micros,
-    _optional_time,
-    _time,
-)
+from incoming_payments.stores.sqlite._rows import Batch, Rows
 
 _LATER: Final = 2**63 - 1  # the time at which a stream without waiting events is due
 
@@ -119,7 +112,7 @@ def claim(
     rows: Batch, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
 ) -> list[Delivery]:
     """Lease due deliveries. See `Feed.claim`."""
-    connection, at = rows.connection, _micros(now)
+    connection, at = rows.connection, micros(now)
     consumer, health, is_ready = require(rows, name)
     (leases,) = connection.execute(_HAS_LEASE, (name, at)).fetchone()
     count = feed.claimable(consumer, health, limit=limit, has_lease=bool(leases), now=now) if is_ready else 0
@@ -154,7 +147,7 @@ def _claims(
 
     Pass over the streams for which `render` raises, and add the exceptions to `errors`.
     """
-    connection, name, at = rows.connection, consumer.name, _micros(now)
+    connection, name, at = rows.connection, consumer.name, micros(now)
     for row in connection.execute(_SELECT_DUE, (name, at, limit)).fetchall():
         yield _next_attempt(rows, name, row, until)
     with closing(connection.execute(_SELECT_STREAMS, (name, at, FEED_ROWS_MAX))) as streams:
@@ -172,7 +165,7 @@ def _next_attempt(rows: Batch, name: ConsumerName, row: Sequence[Any], until: da
     id, first, last, payload, attempts = row
     events = _events(rows, id, first, last, None, DELIVERY_EVENTS_MAX)
     if len(events) != last - first + 1:
-        raise _corrupt(f"a delivery of payment {id}", ValueError(f"events from {first} to {last} are missing"))
+        raise corrupt(f"a delivery of payment {id}", ValueError(f"events from {first} to {last} are missing"))
     delivery = Delivery(
         consumer=name,
         events=events,
@@ -181,7 +174,7 @@ def _next_attempt(rows: Batch, name: ConsumerName, row: Sequence[Any], until: da
         lease=_lease(),
         leased_until=until,
     )
-    return delivery, [(_LEASE_AGAIN, (delivery.lease, _micros(until), name, id, first))]
+    return delivery, [(_LEASE_AGAIN, (delivery.lease, micros(until), name, id, first))]
 
 
 def _first_attempt(
@@ -205,10 +198,10 @@ def _first_attempt(
         consumer=consumer.name, events=events, payload=payload, attempt=1, lease=_lease(), leased_until=until
     )
     key, last = (consumer.name, id), delivery.last_version
-    times = _micros(now), _micros(until)
-    later = [_micros(consumer.due_at(event)) for event in waiting[len(events) :]]
+    times = micros(now), micros(until)
+    later = [micros(consumer.due_at(event)) for event in waiting[len(events) :]]
     # Without later events, `head` is greater only if the filter has changed. The next claim then ends the stream.
-    due_at = min(later, default=_micros(now) if head > last else _LATER)
+    due_at = min(later, default=micros(now) if head > last else _LATER)
     return delivery, [
         (_INSERT_DELIVERY, (*key, delivery.first_version, last, payload, *times, delivery.lease)),
         (_OPEN_STREAM, (due_at, *key)),
@@ -225,8 +218,8 @@ def settle(rows: Batch, delivery: Delivery | LeasedDelivery, result: Result, now
         return False
     (consumer, health, _), (attempts, last) = state, row
     settled = feed.settle(consumer, health, attempts, result, now)
-    ended_at = None if settled.ending is None else _micros(now)
-    values = (settled.attempts, _optional_micros(settled.due_at), settled.ending, ended_at, settled.error)
+    ended_at = None if settled.ending is None else micros(now)
+    values = (settled.attempts, optional_micros(settled.due_at), settled.ending, ended_at, settled.error)
     connection.execute(_SETTLE, (*values, *key))
     rows.makes_due |= settled.due_at is not None
     if settled.health != health:
@@ -247,14 +240,14 @@ def dead_letters(rows: Rows, name: ConsumerName, after: DeliveryRecord | None, l
     require(rows, name)
     place: tuple[object, ...] = (-_LATER, "", 0)
     if after is not None:
-        place = (_optional_micros(after.ended_at), after.payment_id, after.first_version)
+        place = (optional_micros(after.ended_at), after.payment_id, after.first_version)
     return [_record(row) for row in rows.connection.execute(_SELECT_DEAD, (name, *place, limit))]
 
 
 def redeliver(rows: Batch, name: ConsumerName, payment: PaymentId, first_version: int, now: datetime) -> None:
     """Make a dead letter due again."""
     require(rows, name)
-    if not rows.connection.execute(_REDELIVER, (_micros(now), name, payment, first_version)).rowcount:
+    if not rows.connection.execute(_REDELIVER, (micros(now), name, payment, first_version)).rowcount:
         raise DeliveryNotFound(
             f"the consumer {name} has no dead letter of payment {payment} that begins with version {first_version}"
         )
@@ -263,13 +256,13 @@ def redeliver(rows: Batch, name: ConsumerName, payment: PaymentId, first_version
 
 def forget(rows: Batch, before: datetime) -> bool:
     """Delete the next acknowledged deliveries. See `Feed.forget`."""
-    return rows.connection.execute(_FORGET, (_micros(before), FEED_ROWS_MAX)).rowcount < FEED_ROWS_MAX
+    return rows.connection.execute(_FORGET, (micros(before), FEED_ROWS_MAX)).rowcount < FEED_ROWS_MAX
 
 
 def skip(rows: Batch, name: ConsumerName, now: datetime) -> bool:
     """Drop a batch of the deliveries and events that wait. See `Feed.skip`."""
     require(rows, name)
-    connection, at = rows.connection, _micros(now)
+    connection, at = rows.connection, micros(now)
     waiting = connection.execute(_SELECT_WAITING, (name, at, FEED_ROWS_MAX)).fetchall()
     connection.executemany(_DELETE_DELIVERY, [(name, *key) for key in waiting])
     connection.executemany(_CLOSE_HANDLED, [(name, id, first, _LATER) for id, first in waiting])
@@ -310,7 +303,7 @@ def _feed_event(id: PaymentId, row: Sequence[Any]) -> FeedEvent:
             payment_id=id,
             version=version,
             kind=EventKind(kind),
-            at=_time(at),
+            at=time_of(at),
             wallet_address=wallet_address,
             received=Amount.parse(received, asset),
             amount=None if amount is None else Amount.parse(amount, asset),
@@ -318,7 +311,7 @@ def _feed_event(id: PaymentId, row: Sequence[Any]) -> FeedEvent:
             peer=peer,
         )
     except (ValueError, OverflowError) as error:
-        raise _corrupt(f"event {version} of payment {id}", error) from error
+        raise corrupt(f"event {version} of payment {id}", error) from error
 
 
 def _record(row: Sequence[Any]) -> DeliveryRecord:
@@ -330,14 +323,14 @@ def _record(row: Sequence[Any]) -> DeliveryRecord:
             first_version=first,
             last_version=last,
             attempts=attempts,
-            created_at=_time(created_at),
-            due_at=_optional_time(due_at),
+            created_at=time_of(created_at),
+            due_at=optional_time_of(due_at),
             ending=None if ending is None else Ending(ending),
-            ended_at=_optional_time(ended_at),
+            ended_at=optional_time_of(ended_at),
             error=error,
         )
     except (ValueError, OverflowError) as problem:
-        raise _corrupt(f"a delivery of payment {payment_id}", problem) from problem
+        raise corrupt(f"a delivery of payment {payment_id}", problem) from problem
 
 
 def _lease() -> Lease:

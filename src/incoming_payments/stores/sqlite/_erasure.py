@@ -23,9 +23,10 @@ from incoming_payments.domain.lifecycle import without_metadata
 from incoming_payments.domain.payment import IncomingPayment, PaymentId
 from incoming_payments.errors import StoreUnavailable
 from incoming_payments.limits import ERASED_PAYMENTS_MAX, STORE_BUSY_S_MAX
+from incoming_payments.stores._rows import micros, optional_micros
 from incoming_payments.stores.guard import ended_at
 from incoming_payments.stores.sqlite._engine import Engine
-from incoming_payments.stores.sqlite._rows import Batch, LogRequest, Rows, _micros, _optional_micros, file_of
+from incoming_payments.stores.sqlite._rows import Batch, LogRequest, Rows, file_of
 
 _PAUSE_S: Final = 0.05  # the pause between attempts to empty the log, in which readers can end
 _ERASE_TEXT: Final = (
@@ -125,13 +126,13 @@ def _erase(id: PaymentId, request: LogRequest, rows: Batch) -> IncomingPayment:
     is_needed = payment.terms.metadata is not None
     if is_needed:
         _remove(rows, payment)
-        rows.connection.execute(_REMOVE, (_optional_micros(ended_at(payment)), id))
+        rows.connection.execute(_REMOVE, (optional_micros(ended_at(payment)), id))
     _request(rows, request, is_needed=is_needed)
     return without_metadata(payment)
 
 
 def _erase_ended(before: datetime, request: LogRequest, rows: Batch) -> bool:
-    found = rows.connection.execute(_SELECT_ENDED, (_micros(before), ERASED_PAYMENTS_MAX)).fetchall()
+    found = rows.connection.execute(_SELECT_ENDED, (micros(before), ERASED_PAYMENTS_MAX)).fetchall()
     for payment in [rows.payment(id) for _, id in found]:
         _remove(rows, payment)
     rows.connection.executemany(_REMOVE, found)
@@ -166,5 +167,5 @@ def _note_emptied(erasures: int, rows: Batch) -> None:
 def _is_idle(before: datetime, rows: Rows) -> bool:
     """Return whether there is no metadata to erase, and no log to empty."""
     erasures, emptied = rows.connection.execute(_SELECT_COUNTS).fetchone()
-    ended = rows.connection.execute(_SELECT_ENDED, (_micros(before), 1)).fetchone()
+    ended = rows.connection.execute(_SELECT_ENDED, (micros(before), 1)).fetchone()
     return ended is None and erasures == emptied

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError, StoreStopped, StoreUnusable
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_LOG_KEPT_BYTES_MAX
+from incoming_payments.stores._references import checked_member
 from incoming_payments.stores.sqlite._checkpoint import Copied, copy_log, empty_log
 from incoming_payments.stores.sqlite._database_id import UNKNOWN, ensure_id, has_id
 from incoming_payments.stores.sqlite._errors import explain, is_busy
@@ -24,7 +25,7 @@ from incoming_payments.stores.sqlite._opening import (
     rewrite_log,
     take_lock,
 )
-from incoming_payments.stores.sqlite._references import checked_member, indexed_member, prepare_reference
+from incoming_payments.stores.sqlite._references import indexed_member, prepare_reference
 from incoming_payments.stores.sqlite._schema import VERSION
 from incoming_payments.stores.sqlite._second_name import refuse_second_names
 from incoming_payments.stores.sqlite._versions import check_version, prepare_tables

@@ -8,7 +8,8 @@ from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import ClientId, IncomingPayment
 from incoming_payments.limits import IDEMPOTENCY_KEYS_SWEPT_MAX
-from incoming_payments.stores.sqlite._rows import Batch, Rows, _corrupt, _micros, _time
+from incoming_payments.stores._rows import corrupt, micros, time_of
+from incoming_payments.stores.sqlite._rows import Batch, Rows
 
 _SELECT: Final = "SELECT fingerprint, payment_id, until FROM idempotency_keys WHERE client = ? AND key = ?"
 _REPLACE: Final = (
@@ -26,13 +27,13 @@ def find_creation(rows: Rows, client: ClientId, key: IdempotencyKey, now: dateti
     Raises `StoreUnusable` when the row is not a valid record.
     """
     row = rows.connection.execute(_SELECT, (client, key)).fetchone()
-    if row is None or row[2] < _micros(now):
+    if row is None or row[2] < micros(now):
         return None
     fingerprint, payment, until = row
     try:
-        return KeyedCreation(client, key, fingerprint, payment, _time(until))
+        return KeyedCreation(client, key, fingerprint, payment, time_of(until))
     except (ValueError, OverflowError) as error:
-        raise _corrupt(f"an idempotency key of {client}", error) from error
+        raise corrupt(f"an idempotency key of {client}", error) from error
 
 
 def insert_creation(
@@ -51,7 +52,7 @@ def insert_creation(
     if earlier is None:
         check(rows)
         rows.insert(payment, decision)
-        rows.connection.execute(_SWEEP, (_micros(now), IDEMPOTENCY_KEYS_SWEPT_MAX))
-        row = keyed.client, keyed.key, keyed.fingerprint, keyed.payment, _micros(keyed.until)
+        rows.connection.execute(_SWEEP, (micros(now), IDEMPOTENCY_KEYS_SWEPT_MAX))
+        row = keyed.client, keyed.key, keyed.fingerprint, keyed.payment, micros(keyed.until)
         rows.connection.execute(_REPLACE, row)
     return earlier

@@ -13,7 +13,8 @@ from incoming_payments.domain.listing import PaymentQuery, Place
 from incoming_payments.domain.payment import IncomingPayment
 from incoming_payments.domain.transitions import State
 from incoming_payments.limits import STORE_SLICE_PAYMENTS_MAX
-from incoming_payments.stores.sqlite._references import digest, require_member
+from incoming_payments.stores._references import digest
+from incoming_payments.stores.sqlite._references import require_member
 from incoming_payments.stores.sqlite._rows import Rows, file_of
 from incoming_payments.stores.sqlite._schema import COMPLETED
 

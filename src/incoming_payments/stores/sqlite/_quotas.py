@@ -11,10 +11,11 @@ from typing import Any, Final
 from incoming_payments.domain.payment import ClientId, PaymentId, id_time
 from incoming_payments.domain.quotas import MINUTE, RecentClients, check_quotas, excess_s, used_until
 from incoming_payments.limits import QUOTA_CLIENTS_MAX, QUOTA_COUNTS_SWEPT_MAX, QUOTA_UNSENT_PERCENT_MAX
+from incoming_payments.stores._rows import micros, time_of
 from incoming_payments.stores.sqlite._engine import Engine
 from incoming_payments.stores.sqlite._queue import Job
 from incoming_payments.stores.sqlite._reservations import Reservations, unpaid_payments
-from incoming_payments.stores.sqlite._rows import Batch, Rows, _micros, _time
+from incoming_payments.stores.sqlite._rows import Batch, Rows
 
 _SELECT: Final = "SELECT full_at FROM request_counts WHERE client = ?"
 _REPLACE: Final = "INSERT OR REPLACE INTO request_counts (client, full_at) VALUES (?, ?)"
@@ -70,9 +71,9 @@ class _Requests:
     def _exchange(self, client: ClientId, count: int, now: datetime, rows: Batch) -> None:
         """Add `count` requests to the file, and learn of the requests that other processes have added."""
         row = rows.connection.execute(_SELECT, (client,)).fetchone()
-        full_at = used_until(_time(row[0]) if row else None, now, debt=MINUTE) + count * self._share
-        rows.connection.execute(_REPLACE, (client, _micros(full_at)))
-        rows.connection.execute(_SWEEP, (_micros(now), QUOTA_COUNTS_SWEPT_MAX))
+        full_at = used_until(time_of(row[0]) if row else None, now, debt=MINUTE) + count * self._share
+        rows.connection.execute(_REPLACE, (client, micros(full_at)))
+        rows.connection.execute(_SWEEP, (micros(now), QUOTA_COUNTS_SWEPT_MAX))
         with self._lock:
             usage = self._used.of(client)
             usage.full_at = max(usage.full_at or full_at, full_at + usage.unsent * self._share)

@@ -7,37 +7,24 @@ The column holds a digest of the reference. SQLite moves the rows of a table and
 and may leave copies in unused bytes. A copy of a digest does not show the text after an erasure.
 """
 
-import hashlib
 import sqlite3
 from pathlib import Path
 from typing import Final
 
 from incoming_payments.domain.payment import MetadataJson
-from incoming_payments.domain.reference import reference_of, reference_text
 from incoming_payments.errors import ConfigurationError
+from incoming_payments.stores._references import digest_in
 
 METADATA: Final = "coalesce(metadata, (SELECT text FROM metadata AS texts WHERE texts.number = metadata_number))"
-_DIGEST_BYTES: Final = 16
 SELECT_SETTING: Final = "SELECT reference, reindexed_to FROM settings"
 WRITE_SETTING: Final = "UPDATE settings SET reference = ?, reindexed_to = ?"
 _IS_EMPTY: Final = "SELECT NOT EXISTS (SELECT 1 FROM payments)"
-
-
-def digest(text: str) -> bytes:
-    """Return the digest of a reference, as in the column."""
-    return hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]
 
 
 def digest_of(connection: sqlite3.Connection, metadata: MetadataJson | None) -> bytes | None:
     """Return the value of the column for a payment with `metadata`."""
     member = None if metadata is None else connection.execute(SELECT_SETTING).fetchone()[0]
     return digest_in(metadata, member)
-
-
-def digest_in(metadata: MetadataJson | None, member: str | None) -> bytes | None:
-    """Return the value of the column if the database indexes `member`."""
-    text = None if member is None else reference_of(metadata, member)
-    return None if text is None else digest(text)
 
 
 def indexed_member(connection: sqlite3.Connection) -> str | None:
@@ -70,14 +57,6 @@ def require_member(connection: sqlite3.Connection, path: str, reference: str) ->
     member = indexed_member(connection)
     if member != reference:
         raise _not_indexed(Path(path), reference, member)
-
-
-def checked_member(reference: str | None) -> str | None:
-    """Return the setting `reference` if it can be the name of a member. Raises `ConfigurationError`."""
-    try:
-        return None if reference is None else reference_text(reference)
-    except ValueError as error:
-        raise ConfigurationError(str(error), setting="reference") from None
 
 
 def _not_indexed(path: Path, reference: str, member: str | None) -> ConfigurationError:

@@ -3,7 +3,8 @@
 from typing import Final
 
 from incoming_payments.limits import FEED_ROWS_MAX
-from incoming_payments.stores.sqlite._references import METADATA, SELECT_SETTING, WRITE_SETTING, digest_in
+from incoming_payments.stores._references import digest_in
+from incoming_payments.stores.sqlite._references import METADATA, SELECT_SETTING, WRITE_SETTING
 from incoming_payments.stores.sqlite._rows import Batch
 
 _SELECT_OLD: Final = f"SELECT id, {METADATA} FROM payments WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608

@@ -14,7 +14,8 @@ from incoming_payments.domain.payment import ClientId, IncomingPayment, PaymentI
 from incoming_payments.domain.quotas import RecentClients
 from incoming_payments.errors import QuotaExceeded
 from incoming_payments.limits import QUOTA_CLIENTS_MAX, QUOTA_RESERVED_S_MAX
-from incoming_payments.stores.sqlite._rows import Batch, Rows, _micros
+from incoming_payments.stores._rows import micros
+from incoming_payments.stores.sqlite._rows import Batch, Rows
 
 # The conditions of the index are repeated, because SQLite uses the index only for a query that has them.
 _UNPAID: Final = (
@@ -93,7 +94,7 @@ class Reservations:
         def check(rows: Batch) -> None:
             if limit is None:
                 return
-            [stored] = rows.connection.execute(_COUNT, (payment.client, _micros(payment.created_at), limit)).fetchone()
+            [stored] = rows.connection.execute(_COUNT, (payment.client, micros(payment.created_at), limit)).fetchone()
             with self._lock:
                 self._clients.of(payment.client).stored = min(stored + 1, limit)
             if stored >= limit:
@@ -107,5 +108,5 @@ class Reservations:
 
 def unpaid_payments(rows: Rows, client: ClientId, now: datetime, limit: int) -> Sequence[PaymentId]:
     """Return at most `limit` unpaid payments of `client` that have not expired by `now`, oldest first."""
-    found = rows.connection.execute(_SELECT, (client, _micros(now), limit)).fetchall()
+    found = rows.connection.execute(_SELECT, (client, micros(now), limit)).fetchall()
     return [PaymentId(id) for (id,) in found]

@@ -1,30 +1,33 @@
-"""Convert values to rows and rows to values. Every SQL statement finds its rows by primary key or index.
-
-Amounts are decimal text, because SQLite's integers cannot hold an unsigned 64-bit integer, and an auditor can read the
-text. Times are microseconds since 1970. Rows become values through the constructors of the domain, so an invalid row
-raises `StoreUnusable`.
-"""
+"""Read and write rows. Every SQL statement finds its rows by primary key or index."""
 
 import sqlite3
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
-from incoming_payments.domain.amount import Amount, Asset
-from incoming_payments.domain.events import Event, EventKind
+from incoming_payments.domain.events import Event
 from incoming_payments.domain.lifecycle import Decision, without_metadata
 from incoming_payments.domain.listing import Place
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId, Progress, Terms
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import PaymentExists, PaymentNotFound, StoreUnusable
 from incoming_payments.limits import NONCES_SWEPT_MAX
+from incoming_payments.stores._rows import (
+    Row,
+    credit_of,
+    credit_row,
+    event_of,
+    event_row,
+    micros,
+    optional_micros,
+    payment_of,
+    payment_row,
+    state_row,
+    time_of,
+    total_row,
+)
 from incoming_payments.stores.guard import check_nonce_capacity, check_nonce_time, ended_at, sweep_at
 from incoming_payments.stores.sqlite._references import METADATA, digest_of
 from incoming_payments.stores.sqlite._streams import mark
-
-_Row = tuple[Any, ...]
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 _COLUMNS: Final = (
     "version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale, "
@@ -82,29 +85,29 @@ class Rows:
         row = self.connection.execute(_SELECT_PAYMENT, (id,)).fetchone()
         if row is None:
             raise self._not_found(id)
-        return _payment(id, row)
+        return payment_of(id, row)
 
     def events(self, id: PaymentId) -> Sequence[Event]:
         """Return the events of the payment `id`, oldest first. Raises `PaymentNotFound`."""
         rows = self.connection.execute(_SELECT_EVENTS, (id,)).fetchall()
         if not rows:
             raise self._not_found(id)
-        return [_event(id, row) for row in rows]
+        return [event_of(id, row) for row in rows]
 
     def expired(self, now: datetime, limit: int) -> Sequence[PaymentId]:
         """Return at most `limit` payments for the sweep, longest expired first."""
-        rows = self.connection.execute(_SELECT_EXPIRED, (_micros(now), max(limit, 0))).fetchall()
+        rows = self.connection.execute(_SELECT_EXPIRED, (micros(now), max(limit, 0))).fetchall()
         return [PaymentId(id) for (id,) in rows]
 
     def select(self, clauses: str, values: Sequence[object]) -> list[IncomingPayment]:
         """Return the payments that a `SELECT` with these `clauses` finds. `values` may contain times."""
         rows = self.connection.execute(f"SELECT id, {_PAYMENT} {clauses}", _columns(values))
-        return [_payment(id, row) for id, *row in rows]
+        return [payment_of(id, row) for id, *row in rows]
 
     def find_place(self, clauses: str, values: Sequence[object]) -> Place | None:
         """Return the place of the payment that a `SELECT` with these `clauses` finds, or `None`."""
         row = self.connection.execute(f"SELECT created_at, id {clauses}", _columns(values)).fetchone()
-        return None if row is None else Place(_time(row[0]), row[1])
+        return None if row is None else Place(time_of(row[0]), row[1])
 
     def _not_found(self, id: PaymentId) -> PaymentNotFound:
         return PaymentNotFound(f"there is no payment {id} in {file_of(self.connection)}")
@@ -151,7 +154,7 @@ class Batch(Rows):
         if waiting is not None:
             return waiting
         row = self.connection.execute(_SELECT_CREDIT, key).fetchone()
-        return None if row is None else _credit(payment, id, row)
+        return None if row is None else credit_of(payment, id, row)
 
     def insert(self, payment: IncomingPayment, decision: Decision[Any]) -> None:
         """Write a new payment and its events. Raises `PaymentExists` before it writes anything."""
@@ -160,7 +163,7 @@ class Batch(Rows):
             (last,) = self.connection.execute(_LAST_METADATA).fetchone()
             number = 1 if last is None else last + 1
         reference = digest_of(self.connection, metadata)
-        row = (payment.id, *_row(payment, number), _optional_micros(sweep_at(payment)), reference)
+        row = (payment.id, *payment_row(payment, number), optional_micros(sweep_at(payment)), reference)
         try:
             self.connection.execute(_INSERT_PAYMENT, row)
         except sqlite3.IntegrityError as error:
@@ -197,7 +200,7 @@ class Batch(Rows):
         Raises `ClockBehind`, and `StoreUnavailable` when the table is full. A call that raises an error may have
         removed expired nonces, but has changed nothing else.
         """
-        end, at = _micros(until), _micros(now)
+        end, at = micros(until), micros(now)
         row = self.connection.execute(_SELECT_NONCE, (key,)).fetchone()
         if end < at or (row is not None and row[0] >= at):
             return False
@@ -209,7 +212,7 @@ class Batch(Rows):
         held, swept_until = held - len(ended), max([swept_until, *ended])
         self._nonces = held, swept_until
         # An earlier call with a later `now` may have removed this key.
-        check_nonce_time(until, _time(swept_until), now)
+        check_nonce_time(until, time_of(swept_until), now)
         check_nonce_capacity(held, capacity)
         self.connection.execute(_INSERT_NONCE, (key, end))
         self._nonces = held + 1, swept_until
@@ -219,143 +222,39 @@ class Batch(Rows):
         """Write the updates. Raises `StoreUnusable` when a stored payment differs from the payment that was read."""
         totals, states = [], []
         for before, after in self._changed.values():
-            total, state, due = _total(after), _state(after), sweep_at(after)
+            total, state, due = total_row(after), state_row(after), sweep_at(after)
             key = (after.id, before.version)
-            if state == _state(before) and due == sweep_at(before):
+            if state == state_row(before) and due == sweep_at(before):
                 totals.append(total + key)
             else:
-                states.append((*total, *state, _optional_micros(due), *key))
+                states.append((*total, *state, optional_micros(due), *key))
         updated = self._update(_UPDATE_TOTAL, totals) + self._update(_UPDATE_STATE, states)
         if updated != len(self._changed):
             text = "a payment that this transaction has read could not be updated: check the database"
             raise StoreUnusable(text)
         ended = [
-            (_micros(at), after.id)
+            (micros(at), after.id)
             for before, after in self._changed.values()
             if after.terms.metadata is not None and ended_at(before) is None and (at := ended_at(after)) is not None
         ]
         self.connection.executemany(_INSERT_ENDED, ended)
-        self.connection.executemany(_INSERT_CREDIT, map(_credit_row, self._credits.values()))
-        events = [_event_row(event) for _, events in self._changes for event in events]
+        self.connection.executemany(_INSERT_CREDIT, map(credit_row, self._credits.values()))
+        events = [event_row(event) for _, events in self._changes for event in events]
         self.connection.executemany(_INSERT_EVENT, events)
         self.makes_due |= mark(self.connection, self._changes)
         if self._nonces is not None:
             self.connection.execute(_UPDATE_COUNT, self._nonces)
 
-    def _update(self, statement: str, rows: Sequence[_Row]) -> int:
+    def _update(self, statement: str, rows: Sequence[Row]) -> int:
         """Execute `statement` for all `rows`, and return the number of changed rows."""
         return self.connection.executemany(statement, rows).rowcount if rows else 0
 
 
 def _columns(values: Sequence[object]) -> list[object]:
-    return [_micros(value) if isinstance(value, datetime) else value for value in values]
+    return [micros(value) if isinstance(value, datetime) else value for value in values]
 
 
 def file_of(connection: sqlite3.Connection) -> str:
     """Return the path of the database."""
     [(_, _, path)] = connection.execute("PRAGMA database_list").fetchall()
     return str(path)
-
-
-def _total(payment: IncomingPayment) -> tuple[int, str, int]:
-    """Return the columns that every credit changes."""
-    return payment.version, str(payment.received.value), _micros(payment.updated_at)
-
-
-def _state(payment: IncomingPayment) -> tuple[int | None, int | None]:
-    return _optional_micros(payment.closed_at), _optional_micros(payment.expiry_announced_at)
-
-
-def _credit_row(credit: Credit) -> _Row:
-    amount, received = str(credit.amount.value), str(credit.received.value)
-    return credit.payment_id, credit.id, amount, received, int(credit.completes), _micros(credit.at)
-
-
-def _event_row(event: Event) -> _Row:
-    at, received = _micros(event.at), str(event.received.value)
-    return event.payment_id, event.version, event.kind.value, at, received, event.credit_id, event.peer
-
-
-def _row(payment: IncomingPayment, metadata_number: int | None) -> _Row:
-    """Return the columns of `_PAYMENT`, with the number of the metadata in place of the metadata."""
-    limit = None if payment.limit is None else payment.limit.text
-    expires, created = _optional_micros(payment.expires_at), _micros(payment.created_at)
-    terms = payment.wallet_address, payment.client, payment.asset.code, payment.asset.scale
-    return (*_total(payment), *terms, limit, expires, metadata_number, created, *_state(payment))
-
-
-def _payment(id: PaymentId, row: Sequence[Any]) -> IncomingPayment:
-    version, received, updated, wallet, client, code, scale, limit, expires, metadata, created, closed, announced = row
-    try:
-        asset = Asset(code, scale)
-        terms = Terms(
-            id=id,
-            wallet_address=wallet,
-            client=client,
-            asset=asset,
-            created_at=_time(created),
-            limit=None if limit is None else Amount.parse(limit, asset),
-            expires_at=_optional_time(expires),
-            metadata=metadata,
-        )
-        progress = Progress(
-            received=Amount.parse(received, asset),
-            updated_at=_time(updated),
-            version=version,
-            closed_at=_optional_time(closed),
-            expiry_announced_at=_optional_time(announced),
-        )
-        return IncomingPayment(terms, progress)
-    except (ValueError, OverflowError) as error:  # InvalidValue is a ValueError
-        raise _corrupt(f"payment {id}", error) from error
-
-
-def _credit(payment: IncomingPayment, id: CreditId, row: _Row) -> Credit:
-    amount, received, completes, at = row
-    try:
-        return Credit(
-            payment_id=payment.id,
-            id=id,
-            amount=Amount.parse(amount, payment.asset),
-            received=Amount.parse(received, payment.asset),
-            completes=completes == 1,
-            at=_time(at),
-        )
-    except (ValueError, OverflowError) as error:
-        raise _corrupt(f"credit {id} of payment {payment.id}", error) from error
-
-
-def _event(id: PaymentId, row: _Row) -> Event:
-    version, kind, at, received, credit_id, peer, code, scale = row
-    try:
-        return Event(
-            payment_id=id,
-            version=version,
-            kind=EventKind(kind),
-            at=_time(at),
-            received=Amount.parse(received, Asset(code, scale)),
-            credit_id=credit_id,
-            peer=peer,
-        )
-    except (ValueError, OverflowError) as error:
-        raise _corrupt(f"event {version} of payment {id}", error) from error
-
-
-def _corrupt(name: str, error: Exception) -> StoreUnusable:
-    return StoreUnusable(f"the row of {name} holds an invalid value ({error}): restore the database from a backup")
-
-
-def _micros(time: datetime) -> int:
-    return (time - _EPOCH) // _MICROSECOND
-
-
-def _optional_micros(time: datetime | None) -> int | None:
-    return None if time is None else _micros(time)
-
-
-def _time(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)
-
-
-def _optional_time(micros: int | None) -> datetime | None:
-    return None if micros is None else _time(micros)

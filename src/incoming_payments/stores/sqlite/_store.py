@@ -16,6 +16,7 @@ from incoming_payments.domain.payment import ClientId, CreditId, IncomingPayment
 from incoming_payments.limits import NONCES_DEFAULT, STORE_BUSY_S_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import Decide, Observer
+from incoming_payments.stores._references import checked_member
 from incoming_payments.stores.guard import check_insert, check_update, checked_capacity
 from incoming_payments.stores.sqlite._backup import back_up
 from incoming_payments.stores.sqlite._engine import Engine
@@ -26,7 +27,6 @@ from incoming_payments.stores.sqlite._keys import find_creation, insert_creation
 from incoming_payments.stores.sqlite._list import Scan
 from incoming_payments.stores.sqlite._queue import DecideRaised
 from incoming_payments.stores.sqlite._quotas import AsyncSqliteQuotas, SqliteQuotas
-from incoming_payments.stores.sqlite._references import checked_member
 from incoming_payments.stores.sqlite._reindex import begin_reindex, reindex
 from incoming_payments.stores.sqlite._reservations import Reservations
 from incoming_payments.stores.sqlite._rows import Batch, Rows

@@ -1,0 +1,70 @@
+"""Index another member of the metadata as the reference of all payments, in batches."""
+
+from typing import Final
+
+from incoming_payments.limits import FEED_ROWS_MAX
+from incoming_payments.stores._references import digest_in
+from incoming_payments.stores.postgres._references import LOCK_SETTING, WRITE_SETTING
+from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Steps, array, at_once, statement
+
+PAUSE_S: Final = 0.05  # the time between two looks at the transactions that began before the change
+_FIRST: Final = "00000000-0000-0000-0000-000000000000"
+_NOW: Final = statement("SELECT clock_timestamp()::text")
+_IS_QUIET: Final = statement(
+    "SELECT NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
+    "AND pid <> pg_backend_pid() AND xact_start <= %s::timestamptz)"
+)
+_LOCK_PAGE: Final = statement(
+    "SELECT id, metadata FROM incoming_payments.payments WHERE id > %s ORDER BY id LIMIT %s FOR UPDATE"
+)
+_INDEX: Final = statement(
+    "UPDATE incoming_payments.payments SET reference = digests.digest "
+    "FROM unnest(%s::uuid[], %s::bytea[]) AS digests (id, digest) "
+    "WHERE payments.id = digests.id AND reference IS DISTINCT FROM digests.digest"
+)
+
+
+def begin_reindex(reference: str | None) -> Operation[None]:
+    """Name the member to index, unless a `reindex` for this member was interrupted. That one continues."""
+    return lambda: _begin(reference)
+
+
+def _begin(reference: str | None) -> Steps[None]:
+    [found] = yield [Query(LOCK_SETTING)]
+    member, reindexed_to, _ = found.rows[0]
+    if member == reference and reindexed_to is not None:
+        return Ending([], lambda _: None, writes=False)
+    return Ending([Query(WRITE_SETTING, (reference, _FIRST))], lambda _: None, writes=True)
+
+
+def read_clock() -> Operation[str]:
+    """Read the clock of the server, after `begin_reindex`."""
+    return lambda: at_once(Ending([Query(_NOW)], lambda results: str(results[0].rows[0][0]), writes=False))
+
+
+def is_quiet(begun_at: str) -> Operation[bool]:
+    """Find out whether all transactions that began before `begun_at` have ended.
+
+    Such a transaction may insert a payment with the reference in the old member, also behind the place of `reindex`.
+    """
+    query = Query(_IS_QUIET, (begun_at,))
+    return lambda: at_once(Ending([query], lambda results: bool(results[0].rows[0][0]), writes=False))
+
+
+def reindex() -> Operation[bool]:
+    """Index a batch of payments, and return whether all are indexed."""
+    return _reindex
+
+
+def _reindex() -> Steps[bool]:
+    [found] = yield [Query(LOCK_SETTING)]
+    member, reindexed_to, _ = found.rows[0]
+    if reindexed_to is None:  # another process has indexed the rest
+        return Ending([], lambda _: True, writes=False)
+    [page] = yield [Query(_LOCK_PAGE, (reindexed_to, FEED_ROWS_MAX))]
+    ids = [id for id, _ in page.rows]
+    digests = [digest_in(metadata, member) for _, metadata in page.rows]
+    is_done = len(ids) < FEED_ROWS_MAX
+    values = (array(ids), array(None if digest is None else rf"\x{digest.hex()}" for digest in digests))
+    place = Query(WRITE_SETTING, (member, None if is_done else ids[-1]))
+    return Ending([Query(_INDEX, values), place], lambda _: is_done, writes=True)

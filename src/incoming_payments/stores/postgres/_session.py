@@ -1,0 +1,88 @@
+"""The connections to PostgreSQL, and what each transaction sets for itself.
+
+A role, a database or a pooler such as pgbouncer in transaction mode may change the settings of a session. So each
+transaction sets what it depends on with SET LOCAL, in the statement `settings`. The isolation level stays as it is,
+because every operation works under each of them. No statement depends on the time zone, the date style or the
+`search_path`.
+"""
+
+from typing import Final
+
+import psycopg
+from psycopg.adapt import AdaptersMap
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.string import TextLoader
+
+from incoming_payments.errors import ConfigurationError
+from incoming_payments.limits import STORE_STATEMENT_S_MAX
+from incoming_payments.stores.postgres._steps import Query, Result, statement
+
+BEGIN: Final = statement("BEGIN")
+# For the operations whose later statements must see what was committed while an earlier one waited.
+BEGIN_READ_COMMITTED: Final = statement("BEGIN ISOLATION LEVEL READ COMMITTED")
+COMMIT: Final = statement("COMMIT")
+# `synchronous_commit` is raised to `on`, and never lowered: an operator may have chosen `remote_apply`. A warning at
+# COMMIT says that the standby may not have the transaction, so `client_min_messages` must not suppress warnings. The
+# last column tells a demoted primary from a primary.
+_SETTINGS: Final = statement(
+    "SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN "
+    "('off', 'local', 'remote_write') THEN 'on' ELSE current_setting('synchronous_commit') END, true), "
+    "set_config('client_min_messages', 'warning', true), "
+    "set_config('lock_timeout', %s, true), "
+    "set_config('statement_timeout', %s, true), "
+    "set_config('idle_in_transaction_session_timeout', %s, true), "
+    "current_setting('transaction_read_only')"
+)
+# A server that vanishes without a word, for example because its machine died, is noticed after some seconds.
+_CONNECTION: Final = {
+    "connect_timeout": "5",
+    "tcp_user_timeout": "10000",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "fallback_application_name": "incoming-payments",
+}
+
+
+class _Context:
+    """The conversions of the connections: amounts and ids are text in the program."""
+
+    adapters = AdaptersMap(psycopg.adapters)
+    connection = None
+
+
+_Context.adapters.register_loader("numeric", TextLoader)
+_Context.adapters.register_loader("uuid", TextLoader)
+
+
+def connection_string(conninfo: str) -> str:
+    """Return `conninfo` with the defaults of this store. Raises `ConfigurationError`.
+
+    With several hosts, the default is to connect to a server that accepts writes.
+    """
+    try:
+        chosen = conninfo_to_dict(conninfo)
+        several = {"target_session_attrs": "read-write"} if "," in str(chosen.get("host", "")) else {}
+        return make_conninfo("", **{**_CONNECTION, **several, **chosen, "client_encoding": "UTF8"})
+    except psycopg.ProgrammingError as error:
+        raise ConfigurationError(
+            f"conninfo is not a connection string of PostgreSQL ({str(error).strip()}): write for example "
+            "postgresql://user@host/database",
+            setting="conninfo",
+        ) from None
+
+
+# The arguments with which psycopg connects.
+ARGUMENTS: Final = {"autocommit": True, "context": _Context}
+
+
+def settings(left_s: float) -> Query:
+    """Return the query that sets what a transaction depends on. The call may take `left_s` seconds more."""
+    lock_ms, longest_ms = max(1, int(left_s * 1000)), int(STORE_STATEMENT_S_MAX * 1000)
+    return Query(_SETTINGS, (lock_ms, longest_ms, longest_ms))
+
+
+def check_writable(result: Result) -> None:
+    """Raise psycopg's error for a server that accepts no writes. `result` is that of `settings`."""
+    if result.rows[0][-1] != "off":
+        raise psycopg.errors.ReadOnlySqlTransaction("the server accepts no writes")
