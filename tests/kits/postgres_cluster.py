@@ -11,8 +11,8 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
@@ -160,6 +160,29 @@ class Server:
         _await(is_true, lambda: f"{query}: {self.log.read_text('utf-8')}")
 
 
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Yield a temporary folder that belongs to the user of the servers."""
+    folder = Path(tempfile.mkdtemp(prefix="cluster-"))
+    try:
+        if (user := _tools()[1]) is not None:
+            shutil.chown(folder, user)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def running_server() -> Iterator[Server]:
+    """Yield a new server without a standby."""
+    with _folder() as folder, ExitStack() as stack:
+        server = Server(folder, "one")
+        stack.callback(server.stop)
+        server.create()
+        server.start()
+        yield server
+
+
 class Cluster:
     """A primary and its synchronous standby, in a temporary folder, while the context is open.
 
@@ -169,10 +192,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self.folder = Path(tempfile.mkdtemp(prefix="cluster-"))
-            stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            if (user := _tools()[1]) is not None:
-                shutil.chown(self.folder, user)
+            self.folder = stack.enter_context(_folder())
             self.primary, self.standby = Server(self.folder, "one"), Server(self.folder, "two")
             for server in (self.primary, self.standby):
                 stack.callback(server.stop)
