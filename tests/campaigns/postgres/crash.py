@@ -51,9 +51,15 @@ class Figures:
 
 
 def run_campaign(
-    folder: Path, *, rounds: int, seed: int, stores: Sequence[str] = STORES, loud: bool = False
+    folder: Path,
+    *,
+    rounds: int,
+    seed: int,
+    stores: Sequence[str] = STORES,
+    kills: Sequence[str] = KILLS,
+    loud: bool = False,
 ) -> tuple[Figures, Report]:
-    """Run `rounds` rounds, and return the figures and the report."""
+    """Run `rounds` rounds, each with one of `kills`, and return the figures and the report."""
     choose, figures = random.Random(seed), Figures()
     with running_server() as server, TcpProxy(server.port) as proxy:
         migrate(server.conninfo)
@@ -64,7 +70,7 @@ def run_campaign(
                 figures.faults[fault] += 1
                 inject(proxy, fault, choose)
                 time.sleep(choose.uniform(0, _PAUSE_S_MAX))
-                victim = choose.choice(KILLS)
+                victim = choose.choice(kills)
                 figures.kills[victim] += 1
                 kill(server, workers, victim, choose)
                 time.sleep(choose.uniform(0, _PAUSE_S_MAX))

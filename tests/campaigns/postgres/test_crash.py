@@ -8,11 +8,11 @@ from campaigns.postgres.crash import run_campaign
 
 
 def test_kills_and_cut_connections_change_no_answer(tmp_path: Path) -> None:
-    figures, report = run_campaign(tmp_path, rounds=6, seed=1)
+    figures, report = run_campaign(tmp_path, rounds=5, seed=1)
 
     assert report.violations == []
-    assert report.credits_acknowledged >= 60
-    assert figures.kills.total() == 6
+    assert report.credits_acknowledged >= 50
+    assert figures.kills.total() == 5
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,6 @@ def test_kills_and_cut_connections_change_no_answer(tmp_path: Path) -> None:
     [("forgets_ids", "nothing is invented"), ("remembers_reads", "the history is linearizable")],
 )
 def test_a_store_that_breaks_a_promise_is_found(tmp_path: Path, store: str, broken: str) -> None:
-    _, report = run_campaign(tmp_path, rounds=4, seed=2, stores=[store] * 4)
+    _, report = run_campaign(tmp_path, rounds=3, seed=2, stores=[store] * 4, kills=["server"])
 
     assert broken in report.kinds
