@@ -250,6 +250,9 @@ STORE_TRUNCATE_MS_MAX: Final = 250  # the time for which the writer waits for re
 STORE_BUSY_S_MAX: Final = 5.0  # the time to wait for a lock that another process holds
 STORE_CONNECTIONS_DEFAULT: Final = 8  # connections of one process to PostgreSQL; a commit waits, and uses no processor
 STORE_STATEMENT_S_MAX: Final = 10.0  # seconds of one statement on PostgreSQL, and of a pause in a transaction
+STORE_ANSWER_S_MAX: Final = (
+    15.0  # seconds until PostgreSQL answers; only a commit that waits for a standby takes longer
+)
 STORE_RETRY_S_MIN: Final = 0.005  # the longest first pause before a transaction is repeated, some round trips
 STORE_RETRY_S_MAX: Final = 0.25  # the longest pause between two attempts, in which a server may restart
 MIGRATION_S_MAX: Final = 600.0  # seconds that a migration waits for another one, or tries to get a lock on a table
@@ -308,6 +311,8 @@ for _smaller, _larger, _why in (
     (BODY_START_S_MAX, BODY_S_MAX, "the first bytes are part of the body"),
     (BODY_S_MAX + STORE_BUSY_S_MAX, SHUTDOWN_S_MAX, "a request in flight must end before the server stops"),
     (STORE_BUSY_S_MAX, STORE_STATEMENT_S_MAX, "a statement may wait for a lock"),
+    (STORE_STATEMENT_S_MAX, STORE_ANSWER_S_MAX, "the server ends a statement that takes too long itself"),
+    (STORE_ANSWER_S_MAX, WORKER_SILENT_S_MAX, "a worker that waits for a standby is not hung"),
     (STORE_RETRY_S_MIN, STORE_RETRY_S_MAX, "the first pause must not be longer than the longest pause"),
     (STORE_BUSY_S_MAX, WORKER_SILENT_S_MAX, "a worker that waits for a lock is not hung"),
     (HEADERS_BYTES_MAX + TARGET_CHARS_MAX, HEADER_SECTION_BYTES_MAX, "a valid header section must fit"),

@@ -16,7 +16,8 @@ from typing import Any, Self
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from incoming_payments.stores.postgres import AsyncPostgresStore, migrate
+from incoming_payments.stores.postgres import AsyncPostgresStore, PostgresStore, migrate
+from incoming_payments.stores.postgres._steps import Ending, Query, Statement, at_once
 from incoming_payments.testing import SyncView
 
 READ_COMMITTED, SERIALIZABLE = "read committed", "serializable"
@@ -129,6 +130,13 @@ def async_view(conninfo: str, **settings: Any) -> SyncView:
         return AsyncPostgresStore(conninfo, **settings)
 
     return SyncView(open_store, AsyncPostgresStore.close)
+
+
+def settings_of(store: PostgresStore, *names: str) -> tuple[str, ...]:
+    """Return settings as a transaction of the store has them."""
+    text = ", ".join(f"current_setting('{name}')" for name in names)
+    query = Query(Statement(f"SELECT {text}".encode()))
+    return store._engine.run(lambda: at_once(Ending([query], lambda results: results[0].rows[0], writes=False)))
 
 
 # Every other table than these is emptied.

@@ -5,8 +5,9 @@ query fails, the server skips the rest of its message, so COMMIT never follows a
 """
 
 import asyncio
+import contextlib
 import time
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
@@ -15,13 +16,14 @@ from incoming_payments.stores._rows import Row
 from incoming_payments.stores.postgres._errors import Attempts, OutcomeUnknown, is_read_only
 from incoming_payments.stores.postgres._session import BEGIN, COMMIT, check_writable, settings
 from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Statement, advance
-from incoming_payments.stores.postgres._wire import AnyConnection, Waits, Wire
+from incoming_payments.stores.postgres._wire import AnyConnection, Overdue, Waits, Wire
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Row]
 AsyncConnection = psycopg.AsyncConnection[Row]
 Pool = ConnectionPool[Connection]
 AsyncPool = AsyncConnectionPool[AsyncConnection]
+_CANCEL_S: Final = 2.0  # seconds to reach the server with the request to cancel a statement
 
 
 def transact(pool: Pool, operation: Operation[T], *, prepares: bool, begin: Statement = BEGIN) -> T:
@@ -30,7 +32,13 @@ def transact(pool: Pool, operation: Operation[T], *, prepares: bool, begin: Stat
     while True:
         try:
             with pool.connection(attempts.left_s) as connection:
-                return connection.wait(_run(connection, operation, begin, attempts, prepares=prepares))
+                try:
+                    return connection.wait(_run(connection, operation, begin, attempts, prepares=prepares))
+                except Overdue:
+                    with contextlib.suppress(psycopg.Error):
+                        connection.cancel_safe(timeout=_CANCEL_S)
+                    connection.close()
+                    raise
         except (psycopg.Error, UnicodeError) as error:
             pause_s = attempts.pause_after(error)
             if is_read_only(error):
@@ -44,7 +52,13 @@ async def atransact(pool: AsyncPool, operation: Operation[T], *, prepares: bool,
     while True:
         try:
             async with pool.connection(attempts.left_s) as connection:
-                return await connection.wait(_run(connection, operation, begin, attempts, prepares=prepares))
+                try:
+                    return await connection.wait(_run(connection, operation, begin, attempts, prepares=prepares))
+                except Overdue:
+                    with contextlib.suppress(psycopg.Error):
+                        await connection.cancel_safe(timeout=_CANCEL_S)
+                    await connection.close()
+                    raise
         except (psycopg.Error, UnicodeError) as error:
             pause_s = attempts.pause_after(error)
             if is_read_only(error):

@@ -22,8 +22,8 @@ _SELECT_VERSION: Final = statement(
     "SELECT before, after, current_setting('server_encoding') FROM incoming_payments.schema_version WHERE id = 1"
 )
 # The next statements are not in `STATEMENTS`: only a migration sends them.
-_TRY_LOCK: Final = b"SELECT pg_try_advisory_xact_lock(%s)"
 _LOCK: Final = int.from_bytes(b"IPayMigr")
+_TRY_LOCK: Final = f"SELECT pg_try_advisory_xact_lock({_LOCK})".encode()  # without a parameter, no snapshot stays
 _KEEP_LOCK: Final = b"SET LOCAL idle_in_transaction_session_timeout = 0"
 _LIMITS: Final = b"SELECT set_config('lock_timeout', '1s', true), set_config('statement_timeout', '0', true)"
 _INVALID: Final = (
@@ -84,17 +84,21 @@ def migrate(conninfo: str, step: Step = "all", versions: Sequence[Version] = VER
 def _locked(conninfo: str) -> Iterator[None]:
     """Hold the lock of all migrations in a transaction of another connection.
 
-    The wait asks again and again, because a waiting statement has a snapshot, for which `CREATE INDEX CONCURRENTLY`
-    would wait.
+    `CREATE INDEX CONCURRENTLY` waits for all transactions that have a snapshot. So a process that waits for the lock
+    asks again and again, and the transaction that holds the lock has no snapshot.
     """
     deadline_s = time.monotonic() + MIGRATION_S_MAX
-    with psycopg.connect(conninfo, autocommit=True) as connection, connection.transaction():
-        connection.execute(_KEEP_LOCK)
-        while connection.execute(_TRY_LOCK, (_LOCK,)).fetchone() != (True,):
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # under the others, a snapshot stays
+        while True:
+            with connection.transaction():
+                connection.execute(_KEEP_LOCK)
+                if connection.execute(_TRY_LOCK).fetchone() == (True,):
+                    yield
+                    return
             if time.monotonic() > deadline_s:
                 raise StoreUnavailable("another migration is running: repeat the call later")
             time.sleep(_PAUSE_S)
-        yield
 
 
 class _Migration:

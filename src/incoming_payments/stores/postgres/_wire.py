@@ -7,6 +7,7 @@ take most of the processor time of an update (docs/reports/postgres.md).
 Parameters and results are text, and the server decides the type of each parameter.
 """
 
+import time
 from collections.abc import Generator, Sequence
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -17,6 +18,7 @@ from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
+from incoming_payments.limits import STORE_ANSWER_S_MAX
 from incoming_payments.stores.postgres._steps import Query, Result, Statement
 
 T = TypeVar("T")
@@ -25,6 +27,13 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 _TEXT: Final = PyFormat.TEXT
 _prepared: WeakKeyDictionary[AnyConnection, set[Statement]] = WeakKeyDictionary()
+
+
+class Overdue(psycopg.OperationalError):
+    """The server has not answered in time, for example because COMMIT waits for a standby that is absent.
+
+    The connection still waits for the answer: cancel the statement, and close the connection.
+    """
 
 
 class Wire:
@@ -39,6 +48,7 @@ class Wire:
         self._transformer = Transformer(connection)
         self._prepared = _prepared.setdefault(connection, set()) if prepares else None
         self._is_clean = True  # no result is on its way
+        self._is_overdue = False
 
     def exchange(self, queries: Sequence[Query]) -> Waits[list[Result]]:
         """Send `queries`, and return their results.
@@ -51,10 +61,11 @@ class Wire:
         for query in queries:
             self._send(query, parsed)
         pgconn.pipeline_sync()
+        deadline_s = time.monotonic() + STORE_ANSWER_S_MAX
         while pgconn.flush():
             if (yield Wait.RW) & Ready.R:
                 pgconn.consume_input()
-        results = yield from self._receive()
+        results = yield from self._receive(deadline_s)
         self._is_clean = True
         answers: list[Result] = []
         for statement, result in zip(parsed, results, strict=True):
@@ -77,13 +88,16 @@ class Wire:
             self._pgconn.send_query_prepared(query.statement.name, values)
         parsed.append(None)
 
-    def _receive(self) -> Waits[list[PGresult]]:
-        """Return the results up to the end of the message."""
+    def _receive(self, deadline_s: float) -> Waits[list[PGresult]]:
+        """Return the results up to the end of the message. Raises `Overdue` after `deadline_s`."""
         pgconn, results = self._pgconn, list[PGresult]()
         while True:
             while pgconn.is_busy():
                 if (yield Wait.R):
                     pgconn.consume_input()
+                elif time.monotonic() > deadline_s:  # psycopg continues the generator every 0.1 s
+                    self._is_overdue = True
+                    raise Overdue(f"no answer for {STORE_ANSWER_S_MAX:g} s")
             result = pgconn.get_result()
             if result is None:  # the results of one query end
                 if pgconn.status == ConnStatus.BAD:
@@ -99,8 +113,8 @@ class Wire:
         return Result(rows, result.command_tuples or 0, (result.command_status or b"").decode())
 
     def close(self) -> None:
-        """End the pipeline mode. Close the connection if a result may be on its way, or if the connection is lost."""
+        """End the pipeline mode, unless an answer is overdue. Close the connection if its state is unknown."""
         if self._is_clean:
             self._pgconn.exit_pipeline_mode()
-        else:
+        elif not self._is_overdue:
             self._pgconn.finish()

@@ -14,7 +14,7 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment
 from incoming_payments.errors import ConfigurationError, StoreUnavailable, StoreUnusable
 from incoming_payments.ports import PaymentStore
-from incoming_payments.stores.postgres import PostgresStore, _errors, migrate
+from incoming_payments.stores.postgres import PostgresStore, _errors, _wire, migrate
 from incoming_payments.testing import a_creation, crediting
 from incoming_payments.testing.steps import check_credits, create, created_under, credit, persistently
 from kits.postgres import (
@@ -26,6 +26,7 @@ from kits.postgres import (
     execute,
     new_database,
     server_url,
+    settings_of,
 )
 from kits.postgres_proxy import Cut, proxied
 
@@ -246,6 +247,28 @@ def test_a_cancelled_wait_for_the_standby_is_no_acknowledgement(server: OwnServe
         check_credits(store, id, [credit(store, id, "wire-1", 5)])
 
 
+@pytest.mark.parametrize("open_store", [PostgresStore, async_view])
+def test_a_standby_that_stays_absent_is_unavailable(
+    server: OwnServer, open_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call ends after some time, and its transaction holds no lock. The server is asked to end the wait."""
+    monkeypatch.setattr(_wire, "STORE_ANSWER_S_MAX", 0.3)
+    monkeypatch.setattr(_errors, "STORE_BUSY_S_MAX", 0.3)
+    with open_store(server.url) as store:
+        id = create(store)
+        server.setting("synchronous_standby_names", "'absent'")
+        try:
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match=r"no answer for 0\.3 s"):
+                    credit(store, id, "wire-1", 5)
+        finally:
+            server.setting("synchronous_standby_names", "''")
+        check_credits(store, id, [credit(store, id, "wire-1", 5)])
+        assert (
+            execute(server.url, "SELECT 1 FROM pg_stat_activity WHERE state <> 'idle' AND wait_event = 'SyncRep'") == []
+        )
+
+
 def cancel_wait(url: str) -> None:
     """Cancel the statement that waits for the standby."""
     while not execute(url, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
@@ -271,15 +294,6 @@ def test_the_role_cannot_weaken_a_transaction(server: OwnServer) -> None:
     assert [level for level, _, _ in seen] == list(levels.values())
     assert {messages for _, messages, _ in seen} == {"warning"}
     assert all(0 < int(lock.removesuffix("ms").removesuffix("s")) <= 5000 for _, _, lock in seen)
-
-
-def settings_of(store: PostgresStore, *names: str) -> tuple[str, ...]:
-    """Return settings as a transaction of the store has them."""
-    from incoming_payments.stores.postgres._steps import Ending, Query, Statement, at_once
-
-    text = ", ".join(f"current_setting('{name}')" for name in names)
-    query = Query(Statement(f"SELECT {text}".encode()))
-    return store._engine.run(lambda: at_once(Ending([query], lambda results: results[0].rows[0], writes=False)))
 
 
 @pytest.mark.parametrize("open_store", [PostgresStore, async_view])

@@ -1,0 +1,438 @@
+"""Concurrent callers: shared transactions, interrupts, cancellation, forks, and the end of a store."""
+
+import _thread
+import asyncio
+import gc
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.errors import BrokenDecision, PaymentNotFound, StoreUnavailable, StoreUnusable
+from incoming_payments.ports import Observation, PaymentStore, StoreBatch
+from incoming_payments.stores.postgres import AsyncPostgresStore, PostgresStore, _groups, _workers
+from incoming_payments.testing import SyncView, a_creation, crediting
+from incoming_payments.testing.steps import UNUSED_ID, check_credits, create, credit, together
+from kits.postgres import async_view, execute
+
+
+class Seen:
+    """An observer that keeps the observations."""
+
+    def __init__(self) -> None:
+        self.batches: list[StoreBatch] = []
+
+    def observe(self, observation: Observation) -> None:
+        """Keep the observation."""
+        assert isinstance(observation, StoreBatch)
+        self.batches.append(observation)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of updates of the commits."""
+        return [batch.size for batch in self.batches]
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def opened(request: pytest.FixtureRequest, database: str) -> Iterator[tuple[PaymentStore, Seen]]:
+    """Yield a store of each kind in the database, and its observer."""
+    seen = Seen()
+    open_store: Any = PostgresStore if request.param == "threads" else async_view
+    with open_store(database, observer=seen) as store:
+        yield store, seen
+
+
+class Hold:
+    """A decision that waits in its transaction until `end` is called."""
+
+    def __init__(self, store: PaymentStore, id: PaymentId, executor: ThreadPoolExecutor) -> None:
+        self._began, self._may_end = threading.Event(), threading.Event()
+        self.update = executor.submit(store.update, id, self._decide)
+        self._began.wait()
+
+    def _decide(self, _payment: IncomingPayment, _earlier: Credit | None) -> Decision[None]:
+        self._began.set()
+        self._may_end.wait()
+        return Decision(None)
+
+    def end(self) -> None:
+        """Let the transaction commit."""
+        self._may_end.set()
+        self.update.result()
+
+
+# --- shared transactions ---
+
+
+def test_updates_that_wait_for_a_payment_share_a_commit(database: str) -> None:
+    """Each sees the decisions before it. A decision that raises affects only its own caller."""
+    seen = Seen()
+    with PostgresStore(database, observer=seen) as store, ThreadPoolExecutor(9) as executor:
+        id = create(store)
+        hold = Hold(store, id, executor)
+        updates = [executor.submit(credit, store, id, f"wire-{number % 5}", 1) for number in range(6)]
+        refused = executor.submit(store.update, id, fail)
+        broken: Any = executor.submit(partial(store.update, id, wrong))
+        await_waiting(store, id, 8)
+        hold.end()
+        answers = [update.result() for update in updates]
+        with pytest.raises(ZeroDivisionError):
+            refused.result()
+        with pytest.raises(BrokenDecision):
+            broken.result()
+        assert seen.sizes == [1, 8]
+        assert len({answer.received.value for answer in answers}) == 5
+        check_credits(store, id, {answer.id: answer for answer in answers}.values())
+    assert {batch.outcome for batch in seen.batches} == {"committed"}
+
+
+def test_values_that_the_database_refuses_affect_only_their_caller(opened: tuple[PaymentStore, Seen]) -> None:
+    """The others are committed one by one."""
+    store, seen = opened
+    id = create(store)
+    bad, good = CreditId("wire-\0"), [f"wire-{number}" for number in range(3)]
+
+    def calls() -> list[Callable[[], Any]]:
+        return [
+            partial(store.update, id, crediting("wire-1", 1), bad),
+            *(partial(credit, store, id, name, 1) for name in good),
+        ]
+
+    def call(number: int) -> Any:
+        try:
+            return calls()[number]()
+        except BrokenDecision as error:
+            return error
+
+    answers = together([partial(call, number) for number in range(4)])
+    assert isinstance(answers[0], BrokenDecision)
+    assert "the database refused the values" in str(answers[0])
+    check_credits(store, id, answers[1:])
+    assert "broken_decision" in {batch.outcome for batch in seen.batches}
+
+
+def test_a_group_with_refused_values_is_split(database: str) -> None:
+    """A transaction that fails for one job is repeated for each job alone."""
+    seen = Seen()
+    with PostgresStore(database, observer=seen) as store, ThreadPoolExecutor(4) as executor:
+        id = create(store)
+        hold = Hold(store, id, executor)
+        bad = executor.submit(store.update, id, crediting("wire-1", 1), CreditId("\ud800"))
+        good = executor.submit(credit, store, id, "wire-1", 1)
+        await_waiting(store, id, 2)
+        hold.end()
+        with pytest.raises(BrokenDecision):
+            bad.result()
+        check_credits(store, id, [good.result()])
+    assert seen.sizes == [1, 1, 1, 1]  # the last one is the repetition by `check_credits`
+
+
+def test_other_payments_do_not_wait(opened: tuple[PaymentStore, Seen]) -> None:
+    """A transaction in flight holds back only the updates of its own payment."""
+    store, _ = opened
+    id, other = create(store), create(store)
+    if isinstance(store, SyncView):
+        pytest.skip("a decision that waits would hold up the event loop")
+    with ThreadPoolExecutor(1) as executor:
+        hold = Hold(store, id, executor)
+        assert credit(store, other, "wire-1", 1).received.value == 1
+        hold.end()
+
+
+def test_unknown_payments_are_not_found(opened: tuple[PaymentStore, Seen]) -> None:
+    """Every caller gets its own error, also for a text that cannot be an id."""
+    store, _ = opened
+
+    def call(id: PaymentId) -> Exception:
+        with pytest.raises(PaymentNotFound) as caught:
+            credit(store, id, "wire-1", 1)
+        return caught.value
+
+    errors = together([partial(call, UNUSED_ID)] * 4)
+    assert len({id(error) for error in errors}) == 4
+    for text in ("nonsense", "{019b7a0c-ffff-7000-8000-000000000000}", UNUSED_ID.upper()):
+        call(PaymentId(text))
+        for read in (store.load, store.events):
+            with pytest.raises(PaymentNotFound):
+                read(PaymentId(text))
+
+
+def test_too_many_waiting_updates_are_refused(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller can repeat its call later. The waiting updates are not affected."""
+    monkeypatch.setattr(_groups, "STORE_QUEUE_MAX", 2)
+    with PostgresStore(database) as store, ThreadPoolExecutor(4) as executor:
+        id = create(store)
+        hold = Hold(store, id, executor)
+        updates = [executor.submit(credit, store, id, f"wire-{number}", 1) for number in range(2)]
+        await_waiting(store, id, 2)
+        with pytest.raises(StoreUnavailable, match="2 updates are already waiting"):
+            credit(store, id, "wire-2", 1)
+        hold.end()
+        check_credits(store, id, [update.result() for update in updates])
+
+
+def test_too_many_waiting_calls_are_refused(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store has as many threads as connections. The other calls wait."""
+    monkeypatch.setattr(_workers, "STORE_QUEUE_MAX", 1)
+    with PostgresStore(database, connections=1) as store, ThreadPoolExecutor(3) as executor:
+        id = create(store)
+        hold = Hold(store, id, executor)
+        load = executor.submit(store.load, id)
+        while not store._engine._workers._queue.qsize():
+            time.sleep(0.001)
+        with pytest.raises(StoreUnavailable, match="1 calls are already waiting"):
+            store.load(id)
+        hold.end()
+        assert load.result().id == id
+
+
+def test_a_decision_must_not_call_the_store(store: PostgresStore) -> None:
+    """The call could wait for its own thread, so it raises an error."""
+    id = create(store)
+    with pytest.raises(StoreUnavailable, match="this thread is running an update"):
+        store.update(id, lambda *_: Decision(store.load(id)))
+    assert credit(store, id, "wire-1", 1).received.value == 1
+
+
+def test_an_observer_that_fails_does_not_affect_the_store(database: str) -> None:
+    """Not even an exception that would end a thread."""
+
+    class Failing:
+        def observe(self, _: Observation) -> None:
+            raise SystemExit
+
+    with PostgresStore(database, observer=Failing()) as store:
+        id = create(store)
+        for number in range(10):
+            credit(store, id, f"wire-{number}", 1)
+
+
+# --- interrupts and cancellation ---
+
+
+def test_an_interrupt_ends_the_call_and_not_the_update(store: PostgresStore, database: str) -> None:
+    """No lock and no connection is left behind, and the update is committed."""
+    id = create(store)
+
+    def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
+        _thread.interrupt_main()
+        time.sleep(0.05)
+        return crediting("wire-1", 1)(payment, earlier)
+
+    with pytest.raises(KeyboardInterrupt):
+        store.update(id, decide, CreditId("wire-1"))
+    assert credit(store, id, "wire-2", 2).received.value == 3
+    assert open_transactions(database) == []
+
+
+def test_interrupts_at_any_time_leave_a_working_store(store: PostgresStore, database: str) -> None:
+    """Interrupts come while the caller begins, waits and ends."""
+    id = create(store)
+    stop = threading.Event()
+
+    def interrupt() -> None:
+        pause_s = 0.0
+        while not stop.wait(pause_s):
+            _thread.interrupt_main()
+            pause_s = (pause_s + 0.00037) % 0.003
+
+    thread = threading.Thread(target=interrupt)
+    answers, number = list[Credit](), 0
+    end_s = time.monotonic() + 0.5
+    with suppress(KeyboardInterrupt):
+        thread.start()
+    while time.monotonic() < end_s:
+        with suppress(KeyboardInterrupt):
+            number += 1
+            answers.append(credit(store, id, f"wire-{number}", 1))
+    while not stop.is_set() or thread.is_alive():
+        with suppress(KeyboardInterrupt):
+            stop.set()
+            thread.join()
+    with suppress(KeyboardInterrupt):  # the last one may still be pending
+        time.sleep(0.01)
+    answers = [credit(store, id, f"wire-{n}", 1) for n in range(1, number + 1)]
+    check_credits(store, id, answers)
+    assert open_transactions(database) == []
+
+
+def test_cancelled_calls_leave_a_working_store(database: str) -> None:
+    """A cancelled update, insert or load ends its caller only. Its transaction goes on."""
+
+    async def run() -> None:
+        async with AsyncPostgresStore(database, connections=2) as store:
+            created = a_creation()
+            await store.insert(created)
+            id = created.answer.id
+            for number in range(40):
+                credit_id = CreditId(f"wire-{number}")
+                calls = [
+                    store.update(id, crediting(credit_id, 1), credit_id),
+                    store.insert(a_creation()),
+                    store.load(id),
+                ]
+                tasks = [asyncio.ensure_future(call) for call in calls]
+                await asyncio.sleep(number * 0.0001)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            for number in range(40):
+                credit_id = CreditId(f"wire-{number}")
+                await store.update(id, crediting(credit_id, 1), credit_id)
+            assert (await store.load(id)).received.value == 40
+
+    asyncio.run(run())
+    assert open_transactions(database) == []
+
+
+def test_an_error_that_no_caller_gets_is_not_logged(database: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The caller that was cancelled does not read the exception of the transaction."""
+
+    async def run() -> None:
+        async with AsyncPostgresStore(database) as store:
+            task = asyncio.ensure_future(store.load(UNUSED_ID))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_the_end_of_an_event_loop_rolls_back(database: str) -> None:
+    """The loop cancels the transactions in flight. Another process can use the payment at once."""
+    with PostgresStore(database) as other:
+        id = create(other)
+
+        async def run() -> None:
+            store = AsyncPostgresStore(database, connections=1)
+            await store.open()
+            for number in range(8):
+                credit_id = CreditId(f"wire-{number}")
+                asyncio.ensure_future(store.update(id, crediting(credit_id, 1), credit_id))  # noqa: RUF006 - abandoned
+            await asyncio.sleep(0.001)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # the store was not closed
+            asyncio.run(run())
+            gc.collect()
+        check_credits(other, id, [credit(other, id, f"wire-{number}", 1) for number in range(8)])
+
+
+# --- the life of a store ---
+
+
+def test_a_closed_store_refuses_every_call(database: str) -> None:
+    """Updates that wait are finished first. A second close does nothing."""
+    with PostgresStore(database) as store, ThreadPoolExecutor(3) as executor:
+        id = create(store)
+        hold = Hold(store, id, executor)
+        update = executor.submit(credit, store, id, "wire-1", 1)
+        await_waiting(store, id, 1)
+        closing = executor.submit(store.close)
+        while not store._engine._workers._is_at_end:
+            time.sleep(0.001)
+        hold.end()
+        closing.result()
+        assert update.result().received.value == 1
+        store.close()
+        for call in (partial(store.load, id), partial(credit, store, id, "wire-1", 1)):
+            with pytest.raises(StoreUnusable, match="the store is closed"):
+                call()
+    with async_view(database) as view:
+        assert isinstance(view.store, AsyncPostgresStore)
+        view.run(view.store.close())
+        with pytest.raises(StoreUnusable, match="the store is closed"):
+            view.load(id)
+    with async_view(database) as view:
+        view.load(id)
+        assert isinstance(view.store, AsyncPostgresStore)
+        view.run(view.store.close())
+        view.run(view.store.close())
+        with pytest.raises(StoreUnusable, match="the store is closed"):
+            credit(view, id, "wire-1", 1)
+
+
+def test_a_forgotten_store_closes_its_connections(database: str) -> None:
+    """The garbage collector closes a store that nothing refers to."""
+    before = threading.active_count()
+    store = PostgresStore(database)
+    id = create(store)
+    together([partial(store.load, id)] * 4)
+    del store
+    gc.collect()
+    assert threading.active_count() == before
+    assert execute(database, OTHERS) == []
+
+
+def test_a_forked_child_opens_connections_of_its_own(store: PostgresStore) -> None:
+    """Parent and child use the store that was opened before the fork."""
+    id = create(store)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork while threads run
+        child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            credit(store, id, "wire-1", 1)
+            store.close()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert credit(store, id, "wire-2", 1).received.value == 2
+
+
+def test_threads_that_cannot_start_are_unavailable(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads that did start are ended."""
+    before, start = threading.active_count(), threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "incoming-payments" and len(started) == 3:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(StoreUnavailable, match="can't start new thread"):
+            PostgresStore(database)
+    assert threading.active_count() == before
+
+
+OTHERS = (
+    "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+    "AND backend_type = 'client backend'"
+)
+
+
+def open_transactions(database: str) -> list[Any]:
+    """Return the sessions that are in a transaction, after a moment in which one may end."""
+    end_s = time.monotonic() + 1
+    while (found := execute(database, f"{OTHERS} AND state <> 'idle'")) and time.monotonic() < end_s:
+        time.sleep(0.01)
+    return found
+
+
+def await_waiting(store: PostgresStore, id: PaymentId, number: int) -> None:
+    """Wait until this number of updates wait for the payment."""
+    while len(store._engine._groups._waiting[id]) < number:
+        time.sleep(0.001)
+
+
+def wrong(_payment: IncomingPayment, _earlier: Credit | None) -> Any:
+    """Return no decision."""
+
+
+def fail(_payment: IncomingPayment, _earlier: Credit | None) -> Decision[None]:
+    """Raise an exception of the host."""
+    raise ZeroDivisionError
