@@ -2,6 +2,7 @@
 
     nox -s postgres                          100 rounds
     nox -s postgres -- --rounds N --seed S
+    nox -s postgres -- --isolation serializable
 
 Four worker processes reach PostgreSQL through a TCP proxy. In each round, the server or workers are killed, or the
 connections of the server are ended. Before that, the proxy may delay the connections, refuse new ones, or cut one after
@@ -28,6 +29,7 @@ from psycopg.conninfo import make_conninfo
 from campaigns.postgres.check import Report, check
 from campaigns.postgres.workers import STORES, Workers, await_credits, print_report
 from incoming_payments.stores.postgres import migrate
+from kits.postgres import READ_COMMITTED, SERIALIZABLE
 from kits.postgres_cluster import Server, running_server
 from kits.tcp_proxy import Moment, TcpProxy
 
@@ -57,11 +59,13 @@ def run_campaign(
     seed: int,
     stores: Sequence[str] = STORES,
     kills: Sequence[str] = KILLS,
+    isolation: str = READ_COMMITTED,
     loud: bool = False,
 ) -> tuple[Figures, Report]:
     """Run `rounds` rounds, each with one of `kills`, and return the figures and the report."""
     choose, figures = random.Random(seed), Figures()
     with running_server() as server, TcpProxy(server.port) as proxy:
+        server.set("default_transaction_isolation", isolation)
         migrate(server.conninfo)
         with Workers(folder, make_conninfo(server.conninfo, port=proxy.port), stores) as workers:
             for number in range(rounds):
@@ -124,11 +128,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31))
     parser.add_argument("--store", help="the store of all workers, from `stores` (the real ones)")
+    parser.add_argument("--isolation", choices=[READ_COMMITTED, SERIALIZABLE], default=READ_COMMITTED)
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}, {options.rounds} rounds", flush=True)
     stores = STORES if options.store is None else [options.store] * len(STORES)
     with tempfile.TemporaryDirectory(prefix="postgres-crash-") as folder:
-        figures, report = run_campaign(Path(folder), rounds=options.rounds, seed=options.seed, stores=stores, loud=True)
+        figures, report = run_campaign(
+            Path(folder),
+            rounds=options.rounds,
+            seed=options.seed,
+            stores=stores,
+            isolation=options.isolation,
+            loud=True,
+        )
     return print_report(
         {
             "payments": report.keys,

@@ -25,7 +25,7 @@ def test_connections_that_end_in_the_wait_for_the_standby_lose_no_acknowledged_c
 
 
 def test_a_store_that_acknowledges_what_a_plain_read_finds_loses_credits(tmp_path: Path) -> None:
-    stores = ["trusts_reads"] * 4
+    stores = ["trusts_reads"] * 2
     _, report = run_campaign(tmp_path, rounds=1, seed=1, stores=stores, first=ROUNDS.index(CANCEL))
 
     assert report.kinds >= {"no acknowledged credit is lost", "the history is linearizable"}
