@@ -10,6 +10,9 @@ import subprocess
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Self
 
@@ -68,6 +71,31 @@ class OwnServer:
         """Change a setting of the server."""
         execute(self.url, f"ALTER SYSTEM SET {name} = {value}")
         execute(self.url, "SELECT pg_reload_conf()")
+
+    @contextmanager
+    def absent_standby(self) -> Iterator[None]:
+        """Let every commit wait for a standby that does not exist. The server must have the tables."""
+        self.setting("synchronous_standby_names", "'absent'")
+        try:
+            while not self._has_waited():  # the setting has an effect after a moment
+                pass
+            yield
+        finally:
+            self.setting("synchronous_standby_names", "''")
+
+    def _has_waited(self) -> bool:
+        with psycopg.connect(self.url, autocommit=True) as connection, ThreadPoolExecutor(1) as executor:
+            lock = "SELECT 1 FROM incoming_payments.settings FOR UPDATE"  # writes to the log, so its commit waits
+            commit = executor.submit(connection.execute, lock)
+            while not commit.done():
+                if self.cancel_wait():
+                    return True
+            return False
+
+    def cancel_wait(self) -> bool:
+        """Cancel the statements that wait for the standby, and return whether there are any."""
+        waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        return execute(self.url, waiting) != []
 
     def __enter__(self) -> Self:
         return self

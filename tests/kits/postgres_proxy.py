@@ -9,15 +9,16 @@ from typing import Literal
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-Cut = Literal["before", "after"]
+Cut = Literal["before", "after", "garbled"]
 _COMMIT = b"COMMIT\0"
 
 
 class Proxy:
     """A server on 127.0.0.1 that passes bytes between its clients and PostgreSQL.
 
-    Set `cut` to cut the next connection that sends COMMIT: before PostgreSQL gets the message, or after PostgreSQL has
-    answered it. The store must send COMMIT as text, so open it with `prepares=False`.
+    Set `cut` to cut the next connection that sends COMMIT: before PostgreSQL gets the message, after PostgreSQL has
+    answered it, or after an answer that is no message of the protocol. The store must send COMMIT as text, so open it
+    with `prepares=False`.
     """
 
     def __init__(self, conninfo: str) -> None:
@@ -58,6 +59,8 @@ class Proxy:
                     is_cut.set()
                 if cut == "before":
                     break
+                if cut == "garbled":
+                    client.sendall(b"\xff" * 40)
                 server.sendall(data)
             server.shutdown(socket.SHUT_RDWR)
 

@@ -119,9 +119,12 @@ class Engine:
             outcome = _fail(jobs, error)
         _finish(jobs, self._settings.report, outcome, began_s)
 
-    def close(self) -> None:
-        """Finish the waiting updates, and close the connections. Further calls do nothing."""
-        self._workers.end()
+    def close(self, *, wait: bool = True) -> None:
+        """Finish the waiting updates, and close the connections. Further calls do nothing.
+
+        If `wait` is false, wait for no thread of the store: the garbage collector may call this in any thread.
+        """
+        self._workers.end(wait=wait)
         self._pool.close()
 
 
@@ -203,7 +206,7 @@ class AsyncEngine:
 
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
+        with contextlib.suppress(asyncio.CancelledError):
             task.exception()  # a caller that was cancelled does not read it, and asyncio would log it
 
     def _check_open(self) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import psycopg
-from psycopg_pool import PoolClosed
 
 from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreUnavailable, StoreUnusable
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_RETRY_S_MAX, STORE_RETRY_S_MIN
@@ -65,8 +64,6 @@ def is_read_only(error: Exception) -> bool:
 
 def explain(error: Exception) -> Exception:
     """Return the error to raise in place of `error`."""
-    if isinstance(error, PoolClosed):
-        return StoreUnusable("the store is closed: open another store")
     if isinstance(error, psycopg.Error) and error.sqlstate in _PREPARED:
         return StoreUnusable(
             f"a pooler has lost a prepared statement ({_text(error)}): set prepares=False, or use pgbouncer 1.21 with "

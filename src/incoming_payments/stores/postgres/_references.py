@@ -32,10 +32,11 @@ def _prepare(reference: str | None) -> Steps[str | None]:
         return Ending([], lambda _: indexed_member(found), writes=False)
     [found] = yield [Query(LOCK_SETTING)]
     member, _, is_empty = found.rows[0]
-    if member is None and is_empty:
-        return Ending([Query(WRITE_SETTING, (reference, None))], lambda _: reference, writes=True)
-    require_member(found, reference)  # another process may have set this member
-    return Ending([], lambda _: reference, writes=False)
+    is_new = member is None and is_empty
+    if not is_new:
+        require_member(found, reference)  # another process may have set this member
+    queries = [Query(WRITE_SETTING, (reference, None))] if is_new else []
+    return Ending(queries, lambda _: reference, writes=is_new)
 
 
 def indexed_member(setting: Result) -> str | None:

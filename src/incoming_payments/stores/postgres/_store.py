@@ -80,7 +80,7 @@ class PostgresStore:
         reference: str | None = None,
     ) -> None:
         self._engine = Engine(_settings(conninfo, connections, prepares, observer, reference))
-        weakref.finalize(self, self._engine.close)
+        weakref.finalize(self, self._engine.close, wait=False)
 
     @property
     def reference(self) -> str | None:

@@ -46,7 +46,8 @@ class Wire:
         self._pgconn = connection.pgconn
         self._pgconn.enter_pipeline_mode()
         self._transformer = Transformer(connection)
-        self._prepared = _prepared.setdefault(connection, set()) if prepares else None
+        self._prepares = prepares
+        self._prepared = _prepared.setdefault(connection, set())
         self._is_clean = True  # no result is on its way
         self._is_overdue = False
 
@@ -73,13 +74,13 @@ class Wire:
                 raise psycopg.errors.error_from_result(result)
             if statement is None:
                 answers.append(self._read(result))
-            elif self._prepared is not None:
+            else:
                 self._prepared.add(statement)
         return answers
 
     def _send(self, query: Query, parsed: list[Statement | None]) -> None:
         values = self._transformer.dump_sequence(query.values, [_TEXT] * len(query.values))
-        if self._prepared is None:
+        if not self._prepares:
             self._pgconn.send_query_params(query.statement.text, values)
         else:
             if query.statement not in self._prepared and query.statement not in parsed:

@@ -87,15 +87,14 @@ class Workers:
                 raise StoreUnavailable(f"{STORE_QUEUE_MAX} calls are already waiting: repeat the call later")
             self._queue.put(work)
 
-    def end(self) -> None:
-        """Finish the waiting work, and end the threads."""
+    def end(self, *, wait: bool = True) -> None:
+        """Finish the waiting work, and end the threads. If `wait` is false, do not wait for them."""
         with self._lock:
             self._is_at_end = True
             for _ in self._threads:
                 self._queue.put(None)
-        for thread in self._threads:
-            if thread is not threading.current_thread():  # the garbage collector may call this in any thread
-                thread.join()
+        for thread in self._threads if wait else ():
+            thread.join()
 
 
 def _serve(queue: "SimpleQueue[Callable[[], object] | None]") -> None:

@@ -1,10 +1,14 @@
 """Payments are found by a member of their metadata, which the database names."""
 
 import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from itertools import product
 from typing import Any
 
+import psycopg
 import pytest
 
 from incoming_payments.domain.listing import PaymentQuery, Place
@@ -13,9 +17,9 @@ from incoming_payments.domain.reference import Reference
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.stores.postgres import AsyncPostgresStore, PostgresStore, _list, _reindex
-from incoming_payments.testing import NOW, a_creation, a_wallet_address
+from incoming_payments.testing import NOW, SyncView, a_creation, a_wallet_address
 from incoming_payments.testing.steps import create, credit
-from kits.postgres import execute
+from kits.postgres import async_view, execute
 
 REFERENCES = ("INV-7", "INV-8", "x" * 255, "x" * 256, "")
 
@@ -144,3 +148,41 @@ def test_interrupted_reindex_continues(database: str, monkeypatch: pytest.Monkey
             other.reindex("externalRef")
         assert store._engine.run(_reindex.reindex())
         assert sorted(found(store)) == sorted(ids)
+
+
+@pytest.mark.parametrize("open_store", [PostgresStore, async_view])
+def test_reindex_waits_for_transactions_that_began_before(database: str, open_store: Any) -> None:
+    """Such a transaction may insert a payment with its reference in the old member."""
+    with PostgresStore(database, reference="a") as old, ThreadPoolExecutor(1) as executor:
+        create(old, a_creation(metadata='{"b":"INV-7"}'))
+        with psycopg.connect(database) as earlier:
+            earlier.execute("SELECT 1")
+            with open_store(database) as store:
+                reindex = store.reindex if isinstance(store, PostgresStore) else partial(reindexed, store)
+                done = executor.submit(reindex, "b")
+                time.sleep(0.2)
+                assert not done.done()
+                earlier.rollback()
+                done.result()
+    with PostgresStore(database, reference="b") as store:
+        assert len(found(store, member="b")) == 1
+
+
+def reindexed(view: SyncView, member: str) -> None:
+    """Call `reindex` of the async store."""
+    assert isinstance(view.store, AsyncPostgresStore)
+    view.run(view.store.reindex(member))
+
+
+def test_an_async_store_checks_the_reference_at_its_first_call(database: str) -> None:
+    """Each call raises the error, and opens no connections that stay."""
+    with PostgresStore(database, reference="a"), async_view(database, reference="b") as view:
+        assert isinstance(view.store, AsyncPostgresStore)
+        assert view.store.reference == "b"
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="indexes the member a of the metadata"):
+                create(view)
+    with async_view(database) as view:
+        create(view)
+        assert isinstance(view.store, AsyncPostgresStore)
+        assert view.store.reference == "a"

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from hypothesis import settings
+
 from incoming_payments.ports import Nonces, PaymentStore
 from incoming_payments.stores.postgres import AsyncPostgresNonces, AsyncPostgresStore, PostgresNonces, PostgresStore
 from incoming_payments.testing import SyncNonces
@@ -33,12 +35,14 @@ class TestSerializablePostgresStore(TestPostgresStore):
     """The contract suite with serializable transactions."""
 
     isolation = SERIALIZABLE
+    machine_settings = settings(StoreContract.machine_settings, max_examples=8)
 
 
 class TestAsyncPostgresStore(StoreContract):
     """The contract suite against `AsyncPostgresStore`, whose callers are concurrent tasks of one event loop."""
 
     isolation = READ_COMMITTED
+    machine_settings = settings(StoreContract.machine_settings, max_examples=8)
 
     def make_store(self, directory: Path) -> PaymentStore:
         """Return a store in an empty database, with its own event loop."""
