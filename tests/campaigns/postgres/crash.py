@@ -59,10 +59,11 @@ def run_campaign(
     seed: int,
     stores: Sequence[str] = STORES,
     kills: Sequence[str] = KILLS,
+    faults: Sequence[str] = FAULTS,
     isolation: str = READ_COMMITTED,
     loud: bool = False,
 ) -> tuple[Figures, Report]:
-    """Run `rounds` rounds, each with one of `kills`, and return the figures and the report."""
+    """Run `rounds` rounds, each with one of `faults` and of `kills`, and return the figures and the report."""
     choose, figures = random.Random(seed), Figures()
     with running_server() as server, TcpProxy(server.port) as proxy:
         server.set("default_transaction_isolation", isolation)
@@ -70,7 +71,7 @@ def run_campaign(
         with Workers(folder, make_conninfo(server.conninfo, port=proxy.port), stores) as workers:
             for number in range(rounds):
                 await_credits(server, workers, _CREDITS)
-                fault = choose.choice(FAULTS)
+                fault = choose.choice(faults)
                 figures.faults[fault] += 1
                 inject(proxy, fault, choose)
                 time.sleep(choose.uniform(0, _PAUSE_S_MAX))

@@ -81,6 +81,6 @@ STORES: Final[dict[str, Callable[[str], PaymentStore]]] = {
     "asyncio": async_view,
     "unprepared": partial(PostgresStore, prepares=False),
     "trusts_reads": lambda conninfo: TrustsReads(PostgresStore(conninfo)),
-    "forgets_ids": lambda conninfo: ForgetsIds(PostgresStore(conninfo)),
+    "forgets_ids": lambda conninfo: ForgetsIds(PostgresStore(conninfo, prepares=False)),
     "remembers_reads": lambda conninfo: RemembersReads(PostgresStore(conninfo)),
 }

@@ -10,13 +10,12 @@ calls that have no outcome yet, and the process ends.
 import random
 import secrets
 import sys
-import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from campaigns.postgres.records import SUFFIX, UNKNOWN, ClientRecord
 from campaigns.postgres.stores import STORES
@@ -122,40 +121,24 @@ def _view(payment: IncomingPayment) -> View:
     return View(payment.received.value, lifecycle.state_of(payment, NOW) is State.COMPLETED)
 
 
-def _open(store: str, conninfo: str, end: Path) -> PaymentStore:
+def _open(store: str, conninfo: str) -> Any:
     """Open the store, also when the server is not there yet."""
-    open_store: Callable[[str], PaymentStore] = STORES[store]
     while True:
         try:
-            return open_store(conninfo)
+            return STORES[store](conninfo)
         except StoreUnavailable:
-            assert not end.exists(), "the server is not there at the end"
             time.sleep(_RETRY_S)
 
 
 def main() -> None:
     """Run the clients of one worker."""
     name, conninfo, folder, prefix = sys.argv[1:]
-    end = Path(folder) / END
-    with ExitStack() as stack:
-        store = _open(name, conninfo, end)
-        stack.callback(store.close)  # type: ignore[attr-defined] # each store of this campaign has it
-        failures: list[BaseException] = []
-
-        def run(client: Client) -> None:
-            try:
-                client.run()
-            except BaseException as error:
-                failures.append(error)
-                raise
-
-        clients = [Client(store, Path(folder) / f"{prefix}-{number}{SUFFIX}", end) for number in range(CLIENTS)]
-        threads = [threading.Thread(target=run, args=(client,)) for client in clients]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    sys.exit(1 if failures else 0)
+    store = _open(name, conninfo)
+    paths = [Path(folder) / f"{prefix}-{number}{SUFFIX}" for number in range(CLIENTS)]
+    clients = [Client(store, path, Path(folder) / END) for path in paths]
+    with closing(store), ThreadPoolExecutor(CLIENTS) as executor:
+        for done in [executor.submit(client.run) for client in clients]:
+            done.result()
 
 
 if __name__ == "__main__":
