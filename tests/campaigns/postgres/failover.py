@@ -26,7 +26,7 @@ from typing import Final
 from attrs import define, field
 
 from campaigns.postgres.check import Report, Span, check
-from campaigns.postgres.records import calls_of
+from campaigns.postgres.records import Call, calls_of
 from campaigns.postgres.workers import STORES, Workers, await_credits, print_report
 from incoming_payments.stores.postgres import migrate
 from kits.payment_model import Credit
@@ -71,7 +71,8 @@ def run_campaign(
                     print(f"{number + 1}. {kind}: promoted in {figures.promotions_s[-1]:.2f} s", flush=True)
             workers.end()
         report = check(cluster.conninfo, folder, figures.interruptions)
-    figures.credits_s = [_first_credit_s(folder, moment) for moment in figures.promoted]
+    calls = calls_of(folder)
+    figures.credits_s = [_first_credit_s(calls, moment) for moment in figures.promoted]
     return figures, report
 
 
@@ -100,12 +101,10 @@ def interrupt(primary: Server, function: str) -> int:
     return interrupted
 
 
-def _first_credit_s(folder: Path, moment: float) -> float:
-    """Return the seconds from `moment` to the first acknowledged credit."""
+def _first_credit_s(calls: Sequence[Call], moment: float) -> float:
+    """Return the seconds from `moment` to the first acknowledgement of a credit that was called after it."""
     returned = [
-        call.returned
-        for call in calls_of(folder)
-        if isinstance(call.action, Credit) and isinstance(call.outcome, int) and (call.returned or 0) > moment
+        call.returned for call in calls if isinstance(call.action, Credit) and call.is_settled and call.invoked > moment
     ]
     return min(at for at in returned if at is not None) - moment
 
