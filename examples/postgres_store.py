@@ -68,7 +68,7 @@ CREATE TABLE idempotency_keys (
 CREATE INDEX ON idempotency_keys (until);
 """
 # Without synchronous_commit, a crash of the server can remove acknowledged credits. lock_timeout bounds each wait.
-OPTIONS = "-c timezone=UTC -c synchronous_commit=on -c lock_timeout=5s"
+OPTIONS = "-c timezone=UTC -c synchronous_commit=on -c lock_timeout=5s -c client_min_messages=warning"
 
 
 # The conditions of `state_of` on the columns; `now` is a parameter.
@@ -109,7 +109,8 @@ class PostgresStore:
         return None
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
-        query = "SELECT * FROM idempotency_keys WHERE client = %s AND key = %s AND until >= %s"
+        # With the lock, COMMIT waits until a standby has the record, as the first answer did.
+        query = "SELECT * FROM idempotency_keys WHERE client = %s AND key = %s AND until >= %s FOR UPDATE"
         with self._transaction() as connection:
             row = connection.execute(query, (client, key, now)).fetchone()
         return None if row is None else KeyedCreation(**row)
@@ -182,15 +183,32 @@ class PostgresStore:
     def _transaction(self) -> Iterator[Connection]:
         """Yield a connection. Commit at the end of the block, or roll back at an exception."""
         try:
-            with self._pool.connection() as connection:
+            with self._pool.connection() as connection, _warnings(connection) as warnings:
                 yield connection
                 connection.commit()  # the pool does not commit on a closed connection, and raises no error
+                if warnings:  # for example, the wait for a standby was cancelled
+                    raise StoreUnavailable(f"the outcome of COMMIT is unknown ({warnings}): repeat the call later")
         except PoolClosed as error:
             raise StoreUnusable("the store is closed: open another") from error
         except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
             raise StoreUnavailable(f"PostgreSQL is unavailable ({error}): repeat the call later") from error
         except psycopg.Error as error:
             raise StoreUnusable(f"PostgreSQL refused a statement: {error}") from error
+
+
+@contextmanager
+def _warnings(connection: Connection) -> Iterator[list[str | None]]:
+    """Yield a list that gets the warnings of PostgreSQL."""
+    warnings: list[str | None] = []
+
+    def note(notice: psycopg.errors.Diagnostic) -> None:
+        warnings.append(notice.message_primary)
+
+    connection.add_notice_handler(note)
+    try:
+        yield warnings
+    finally:
+        connection.remove_notice_handler(note)
 
 
 def _take_key(connection: Connection, keyed: KeyedCreation | None, now: datetime) -> KeyedCreation | None:

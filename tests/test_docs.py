@@ -31,6 +31,7 @@ from incoming_payments.server.config.tables import TABLES
 from incoming_payments.server.init import CONFIGURATION
 from kits.http_servers import over_http, serving_asgi, serving_wsgi
 from kits.odd_answers import OVER_HTTP, Answered, Serve, authorization_server
+from kits.postgres import new_database
 from kits.processes import COMMAND, ROOT, free_port, run_command, serving
 from kits.service_kit import PATH, Service, header, refusal
 
@@ -86,6 +87,8 @@ def test_examples_run(
     """Every Python block of a page runs, in order, and prints the text in its comments."""
     monkeypatch.syspath_prepend(ROOT / "examples")  # for imports of the example above them
     monkeypatch.chdir(tmp_path)
+    if "DATABASE_URL" in PAGES[page].read_text("utf-8"):
+        monkeypatch.setenv("DATABASE_URL", new_database("docs"))
     close_stores(run_page(page))
 
     printed = [comment for _, block in blocks(page, "python") for comment in _PRINTS.findall(block)]

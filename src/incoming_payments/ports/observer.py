@@ -46,7 +46,7 @@ class TokenIntrospected:
 
 @frozen(kw_only=True)
 class StoreBatch:
-    """The SQLite store committed `size` updates together. `outcome` is `committed`, or the code of the error."""
+    """A store committed `size` updates together. `outcome` is `committed`, or the code of the error."""
 
     size: int
     outcome: str

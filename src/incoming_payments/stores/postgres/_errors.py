@@ -7,7 +7,13 @@ from typing import Final
 
 import psycopg
 
-from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreUnavailable, StoreUnusable
+from incoming_payments.errors import (
+    BrokenDecision,
+    IncomingPaymentsError,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+)
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_RETRY_S_MAX, STORE_RETRY_S_MIN
 
 _SERIALIZATION: Final = {"40001", "40P01"}  # rolled back for certain, also when COMMIT raised it
@@ -62,8 +68,8 @@ def is_read_only(error: Exception) -> bool:
     return isinstance(error, psycopg.Error) and error.sqlstate == _READ_ONLY
 
 
-def explain(error: Exception) -> Exception:
-    """Return the error to raise in place of `error`."""
+def explain(error: Exception) -> StoreError | BrokenDecision:
+    """Return the error to raise in place of `error`, which is of psycopg, or about the characters of a text."""
     if isinstance(error, psycopg.Error) and error.sqlstate in _PREPARED:
         return StoreUnusable(
             f"a pooler has lost a prepared statement ({_text(error)}): set prepares=False, or use pgbouncer 1.21 with "
@@ -75,11 +81,9 @@ def explain(error: Exception) -> Exception:
         )
     if isinstance(error, _ALWAYS_UNAVAILABLE) or is_read_only(error):
         return StoreUnavailable(f"PostgreSQL is unavailable ({_text(error)}): repeat the call later")
-    if isinstance(error, psycopg.Error):
-        return StoreUnusable(
-            f"PostgreSQL refused a statement ({_text(error)}): check the tables, and the rights of the role"
-        )
-    return error
+    return StoreUnusable(
+        f"PostgreSQL refused a statement ({_text(error)}): check the tables, and the rights of the role"
+    )
 
 
 def again(error: BaseException) -> BaseException:

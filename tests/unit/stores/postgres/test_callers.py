@@ -3,8 +3,6 @@
 import _thread
 import asyncio
 import gc
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -18,12 +16,13 @@ import pytest
 
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
-from incoming_payments.errors import BrokenDecision, PaymentNotFound, StoreUnavailable, StoreUnusable
+from incoming_payments.errors import BrokenDecision, PaymentNotFound, StoreUnavailable
 from incoming_payments.ports import Observation, PaymentStore, StoreBatch
 from incoming_payments.stores.postgres import AsyncPostgresStore, PostgresStore, _groups, _workers
-from incoming_payments.testing import SyncView, a_creation, crediting
+from incoming_payments.testing import a_creation, crediting
 from incoming_payments.testing.steps import UNUSED_ID, check_credits, create, credit, together
-from kits.postgres import async_view, execute
+from kits.postgres import async_view
+from kits.postgres_callers import Hold, await_waiting, open_transactions
 
 
 class Seen:
@@ -50,25 +49,6 @@ def opened(request: pytest.FixtureRequest, database: str) -> Iterator[tuple[Paym
     open_store: Any = PostgresStore if request.param == "threads" else async_view
     with open_store(database, observer=seen) as store:
         yield store, seen
-
-
-class Hold:
-    """A decision that waits in its transaction until `end` is called."""
-
-    def __init__(self, store: PaymentStore, id: PaymentId, executor: ThreadPoolExecutor) -> None:
-        self._began, self._may_end = threading.Event(), threading.Event()
-        self.update = executor.submit(store.update, id, self._decide)
-        self._began.wait()
-
-    def _decide(self, _payment: IncomingPayment, _earlier: Credit | None) -> Decision[None]:
-        self._began.set()
-        self._may_end.wait()
-        return Decision(None)
-
-    def end(self) -> None:
-        """Let the transaction commit."""
-        self._may_end.set()
-        self.update.result()
 
 
 # --- shared transactions ---
@@ -137,12 +117,9 @@ def test_a_group_with_refused_values_is_split(database: str) -> None:
     assert seen.sizes == [1, 1, 1, 1]  # the last one is the repetition by `check_credits`
 
 
-def test_other_payments_do_not_wait(opened: tuple[PaymentStore, Seen]) -> None:
+def test_other_payments_do_not_wait(store: PostgresStore) -> None:
     """A transaction in flight holds back only the updates of its own payment."""
-    store, _ = opened
     id, other = create(store), create(store)
-    if isinstance(store, SyncView):
-        pytest.skip("a decision that waits would hold up the event loop")
     with ThreadPoolExecutor(1) as executor:
         hold = Hold(store, id, executor)
         assert credit(store, other, "wire-1", 1).received.value == 1
@@ -328,118 +305,6 @@ def test_the_end_of_an_event_loop_rolls_back(database: str) -> None:
             asyncio.run(run())
             gc.collect()
         check_credits(other, id, [credit(other, id, f"wire-{number}", 1) for number in range(8)])
-
-
-# --- the life of a store ---
-
-
-def test_a_closed_store_refuses_every_call(database: str) -> None:
-    """Updates that wait are finished first. A second close does nothing."""
-    with PostgresStore(database) as store, ThreadPoolExecutor(3) as executor:
-        id = create(store)
-        hold = Hold(store, id, executor)
-        update = executor.submit(credit, store, id, "wire-1", 1)
-        await_waiting(store, id, 1)
-        closing = executor.submit(store.close)
-        while not store._engine._workers._is_at_end:
-            time.sleep(0.001)
-        hold.end()
-        closing.result()
-        assert update.result().received.value == 1
-        store.close()
-        for call in (partial(store.load, id), partial(credit, store, id, "wire-1", 1)):
-            with pytest.raises(StoreUnusable, match="the store is closed"):
-                call()
-    with async_view(database) as view:
-        assert isinstance(view.store, AsyncPostgresStore)
-        view.run(view.store.close())
-        with pytest.raises(StoreUnusable, match="the store is closed"):
-            view.load(id)
-    with async_view(database) as view:
-        view.load(id)
-        assert isinstance(view.store, AsyncPostgresStore)
-        view.run(view.store.close())
-        view.run(view.store.close())
-        with pytest.raises(StoreUnusable, match="the store is closed"):
-            credit(view, id, "wire-1", 1)
-
-
-def test_a_forgotten_store_closes_its_connections(database: str) -> None:
-    """The garbage collector closes a store that nothing refers to."""
-    before = threading.active_count()
-    store = PostgresStore(database)
-    id = create(store)
-    together([partial(store.load, id)] * 4)
-    del store
-    gc.collect()
-    end_s = time.monotonic() + 5
-    while (threading.active_count() > before or execute(database, OTHERS)) and time.monotonic() < end_s:
-        time.sleep(0.01)
-    assert (threading.active_count(), execute(database, OTHERS)) == (before, [])
-
-
-FORKING = """
-import os, sys
-from incoming_payments.domain.payment import PaymentId
-from incoming_payments.stores.postgres import PostgresStore
-from incoming_payments.testing.steps import credit
-
-store, id = PostgresStore(sys.argv[1]), PaymentId(sys.argv[2])
-store.load(id)
-child = os.fork()
-credit(store, id, "wire-parent" if child else "wire-child", 1)
-store.close()
-if child:
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_forked_child_opens_connections_of_its_own(store: PostgresStore, database: str) -> None:
-    """Parent and child use the store that was opened before the fork."""
-    id = create(store)
-    subprocess.run([sys.executable, "-c", FORKING, database, id], check=True, timeout=60)
-    assert [event.credit_id for event in store.events(id)[1:]] in (
-        ["wire-child", "wire-parent"],
-        ["wire-parent", "wire-child"],
-    )
-
-
-def test_threads_that_cannot_start_are_unavailable(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads that did start are ended."""
-    before, start = threading.active_count(), threading.Thread.start
-    started: list[threading.Thread] = []
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name == "incoming-payments" and len(started) == 3:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(StoreUnavailable, match="can't start new thread"):
-            PostgresStore(database)
-    assert threading.active_count() == before
-
-
-OTHERS = (
-    "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
-    "AND backend_type = 'client backend'"
-)
-
-
-def open_transactions(database: str) -> list[Any]:
-    """Return the sessions that are in a transaction, after a moment in which one may end."""
-    end_s = time.monotonic() + 1
-    while (found := execute(database, f"{OTHERS} AND state <> 'idle'")) and time.monotonic() < end_s:
-        time.sleep(0.01)
-    return found
-
-
-def await_waiting(store: PostgresStore, id: PaymentId, number: int) -> None:
-    """Wait until this number of updates wait for the payment."""
-    while len(store._engine._groups._waiting[id]) < number:
-        time.sleep(0.001)
 
 
 def wrong(_payment: IncomingPayment, _earlier: Credit | None) -> Any:

@@ -6,9 +6,9 @@ from hypothesis import settings
 
 from incoming_payments.ports import Nonces, PaymentStore
 from incoming_payments.stores.postgres import AsyncPostgresNonces, AsyncPostgresStore, PostgresNonces, PostgresStore
-from incoming_payments.testing import SyncNonces
+from incoming_payments.testing import NOW, SyncNonces, SyncView
 from incoming_payments.testing.contract import StoreContract
-from incoming_payments.testing.nonces import NonceContract
+from incoming_payments.testing.nonces import KEYS, NonceContract
 from kits.postgres import READ_COMMITTED, SERIALIZABLE, async_view, empty_database, end_connections
 
 
@@ -103,3 +103,12 @@ class TestAsyncPostgresNonces(NonceContract):
         view = async_view(self.database)
         assert isinstance(view.store, AsyncPostgresStore)
         return SyncNonces(view, AsyncPostgresNonces(view.store, self.capacity))
+
+
+def test_a_store_has_nonces(store: PostgresStore, view: SyncView) -> None:
+    """All stores of a database share them."""
+    assert isinstance(view.store, AsyncPostgresStore)
+    assert store.nonces.use(KEYS[0], NOW, NOW)
+    assert not SyncNonces(view, view.store.nonces).use(KEYS[0], NOW, NOW)
+    assert SyncNonces(view, view.store.nonces).use(KEYS[1], NOW, NOW)
+    assert not store.nonces.use(KEYS[1], NOW, NOW)
