@@ -34,6 +34,13 @@ class Credit:
 
 
 @frozen
+class Packet(Credit):
+    """Credit the amount of a STREAM packet. The answer is the total as it is now, or a refusal."""
+
+    sequence: int
+
+
+@frozen
 class Complete:
     """Complete the payment. The answer is a `View` or a refusal."""
 
@@ -55,7 +62,7 @@ class View:
     is_completed: bool
 
 
-Action = Create | Credit | Complete | Get
+Action = Create | Credit | Packet | Complete | Get
 Answer = str | int | View  # the id of a payment or a refusal, a total, or a view
 
 
@@ -99,7 +106,7 @@ class PaymentModel:
         totals = defaultdict[str, frozenset[int]](frozenset)
         for operation in history:
             is_known = operation.returned is not None and isinstance(operation.answer, int)
-            if is_known and isinstance(operation.action, Credit):
+            if is_known and type(operation.action) is Credit:
                 totals[operation.action.id] |= {operation.answer}
         return cls(dict(totals))
 
@@ -126,7 +133,8 @@ class PaymentModel:
         earlier = state.credited(action.id)
         if earlier is not None:
             _, amount, total = earlier
-            return state, total if amount == action.amount else REUSED
+            answer = state.total if isinstance(action, Packet) else total
+            return state, answer if amount == action.amount else REUSED
         if state.view.is_completed:
             return state, COMPLETED
         total = state.total + action.amount
@@ -155,9 +163,11 @@ class PaymentModel:
         return answer.total < view.total or (view.is_completed and answer != view)
 
     def _is_credit_hopeless(self, state: State, action: Credit, answer: Any) -> bool:
-        if state.credited(action.id) is None and isinstance(answer, int):
+        if not isinstance(answer, int):
+            return bool(answer == NOT_FOUND)
+        if state.credited(action.id) is None:
             return state.view.is_completed or answer < state.total + action.amount
-        return bool(answer == NOT_FOUND)
+        return isinstance(action, Packet) and answer < state.total
 
 
 def find_payment_violation(history: Sequence[Operation]) -> Violation[State] | None:

@@ -22,6 +22,7 @@ from kits.payment_model import (
     Create,
     Credit,
     Get,
+    Packet,
     PaymentModel,
     State,
     View,
@@ -31,6 +32,7 @@ from kits.payment_model import (
 ACTIONS: Final = st.one_of(
     st.builds(Create, st.sampled_from("pq"), st.sampled_from([None, 12])),
     st.builds(Credit, st.sampled_from("pq"), st.sampled_from("abcd"), st.integers(1, 5)),
+    st.builds(Packet, st.sampled_from("pq"), st.sampled_from("abcd"), st.integers(1, 5), st.just(1)),
     st.builds(Complete, st.sampled_from("pq")),
     st.builds(Get, st.sampled_from("pq")),
 )
@@ -146,6 +148,9 @@ VIOLATIONS: Final = {
     ),
     "payment that vanished": history_of((Get("p"), 3, 4, NOT_FOUND)),
     "second payment under the key": history_of((Create("q"), 3, 4, "q")),
+    "old total in the answer to a packet": history_of(
+        (Packet("p", "a", 5, 1), 1, 2, 5), (credit("b"), 3, 4, 10), (Packet("p", "a", 5, 1), 5, 6, 5)
+    ),
     "two credits that both come first": history_of((credit("a"), 1, 9, 5), (credit("b"), 1, 9, 5)),
     "credit after the completion": history_of(
         (Complete("p"), 1, 2, View(0, is_completed=True)), (credit("a"), 3, 4, 5)
