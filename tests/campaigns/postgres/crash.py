@@ -148,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "calls": report.calls,
             "longest history": report.longest_history,
             "acknowledged credits": report.credits_acknowledged,
+            "by STREAM packets": report.packets_fulfilled,
             "unknown outcomes": report.unknown_outcomes,
             "cut connections": figures.cuts,
             **{f"killed: {name}": count for name, count in sorted(figures.kills.items())},

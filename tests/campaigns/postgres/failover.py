@@ -126,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "calls": report.calls,
             "longest history": report.longest_history,
             "acknowledged credits": report.credits_acknowledged,
+            "by STREAM packets": report.packets_fulfilled,
             "unknown outcomes": report.unknown_outcomes,
             "payments with reads ahead": report.reads_ahead,
             "interrupted commits": figures.interrupted,

@@ -14,11 +14,11 @@ from typing import Any, Final
 from attrs import asdict, frozen
 
 from kits.linearizability import Operation
-from kits.payment_model import Action, Answer, Complete, Create, Credit, Get, View
+from kits.payment_model import Action, Answer, Complete, Create, Credit, Get, Packet, View
 
 SUFFIX: Final = ".record"
 UNKNOWN: Final = "store_unavailable"  # the answer of a call that may have changed the payment
-_ACTIONS: Final = {kind.__name__: kind for kind in (Create, Credit, Complete, Get)}
+_ACTIONS: Final = {kind.__name__: kind for kind in (Create, Credit, Packet, Complete, Get)}
 
 
 @frozen

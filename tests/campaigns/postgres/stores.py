@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from incoming_payments.domain.lifecycle import Decision
-from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
+from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import StoreUnavailable
 from incoming_payments.ports import PaymentStore
 from incoming_payments.stores.postgres import PostgresStore
@@ -34,8 +34,10 @@ class TrustsReads(Changed):
         try:
             return self.store.update(id, decide, credit_id)
         except StoreUnavailable:
+            if not _is_call(credit_id):
+                raise
             for event in self.store.events(id):
-                if credit_id is not None and event.credit_id == credit_id:
+                if event.credit_id == credit_id:
                     payment = self.store.load(id)
                     return Credit(id, credit_id, event.received, event.received, False, payment.updated_at)
             raise
@@ -49,10 +51,15 @@ class ForgetsIds(Changed):
         try:
             return self.store.update(id, decide, credit_id)
         except StoreUnavailable:
-            if credit_id is None:
+            if not _is_call(credit_id):
                 raise
             other = CreditId(f"{credit_id}-again")
             return self.store.update(id, partial(_under, other, decide), other)
+
+
+def _is_call(credit_id: CreditId | None) -> TypeGuard[CreditId]:
+    """Return whether the credit is one of a call, and not of a packet."""
+    return credit_id is not None and not credit_id.startswith(STREAM_CREDITS)
 
 
 def _under(id: CreditId, decide: Any, payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:

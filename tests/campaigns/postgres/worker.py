@@ -1,12 +1,14 @@
-"""A worker process with a store and some clients, which create, credit, read and complete payments.
+"""A worker process with a store and some clients, which create, pay, read and complete payments.
 
     python -m campaigns.postgres.worker STORE CONNINFO FOLDER NAME        with PYTHONPATH=tests
 
 All clients of all workers call about the same few payments, which change every `GENERATION_S` seconds. A client whose
-call has an unknown outcome repeats it until it knows the outcome. When the file `END` exists, the clients settle the
-calls that have no outcome yet, and the process ends.
+call has an unknown outcome repeats it until it knows the outcome. Clients pay by calls of the store, and by STREAM
+packets to `receive_packet`, which a client repeats byte by byte, like a connector. When the file `END` exists, the
+clients settle the calls that have no outcome yet, and the process ends.
 """
 
+import base64
 import random
 import secrets
 import sys
@@ -22,6 +24,7 @@ from campaigns.postgres.stores import STORES
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.payment import (
     PAYMENT_ID_RANDOM_BYTES,
+    STREAM_CREDITS,
     CreditId,
     IncomingPayment,
     PaymentId,
@@ -29,9 +32,17 @@ from incoming_payments.domain.payment import (
 )
 from incoming_payments.domain.transitions import State
 from incoming_payments.errors import PaymentCompleted, PaymentNotFound, StoreUnavailable
+from incoming_payments.flows.machinery.ports import Ports
+from incoming_payments.flows.machinery.run import run
+from incoming_payments.flows.receive_packet import receive_packet
+from incoming_payments.ilp.packet import ErrorCode, Fulfill, encode
+from incoming_payments.ilp.receive import Receiver
+from incoming_payments.ilp.stream import StreamMaxMoney, condition_of
 from incoming_payments.ports import PaymentStore
+from incoming_payments.testing.replies import decode_reply
 from incoming_payments.testing.values import NOW, a_creation, crediting
-from kits.payment_model import COMPLETED, NOT_FOUND, Action, Answer, Complete, Create, Credit, Get, View
+from kits.payment_model import COMPLETED, NOT_FOUND, Action, Answer, Complete, Create, Credit, Get, Packet, View
+from kits.stream_kit import METHODS, PEER, Sender
 
 END: Final = "end"
 CLIENTS: Final = 2  # of each worker
@@ -41,6 +52,8 @@ AMOUNT_MAX: Final = 10**9  # no two sets of credits have the same sum, so that t
 _LIMIT: Final = 20 * AMOUNT_MAX  # some forty credits complete the payment
 _PAUSE_S_MAX: Final = 0.02
 _RETRY_S: Final = 0.02
+_RECEIVER: Final = Receiver(METHODS)
+_REFUSED: Final = {ErrorCode.INTERNAL_ERROR: UNKNOWN, ErrorCode.CANNOT_RECEIVE: COMPLETED}
 
 
 class Client:
@@ -80,6 +93,8 @@ class Client:
             self._call(key, Get(payment))
         elif choice < 0.32 and key.endswith("1"):
             self._call(key, Complete(payment))
+        elif choice < 0.65 and not key.endswith("0"):  # a packet that exceeds the limit would have another refusal
+            self._call(key, _new_packet(payment))
         else:
             self._number += 1
             self._call(key, Credit(payment, f"{self._name}-{self._number}", random.randint(1, AMOUNT_MAX)))
@@ -110,11 +125,38 @@ class Client:
         if isinstance(action, Create):
             earlier = self._store.insert(a_creation(id=id, limit=action.limit, key=key))
             return action.payment if earlier is None else earlier.payment
+        if isinstance(action, Packet):
+            return self._send(action)
         if isinstance(action, Credit):
             return self._store.update(id, crediting(action.id, action.amount), CreditId(action.id)).received.value
         if isinstance(action, Complete):
             return _view(self._store.update(id, partial(lifecycle.complete, now=NOW)))
         return _view(self._store.load(id))
+
+    def _send(self, action: Packet) -> Answer:
+        """Send a packet, check the Fulfill, and return the total that it tells."""
+        sender = _sender(action.payment)
+        prepare = sender.prepare(action.amount, sequence=action.sequence)
+        answered = receive_packet(encode(prepare), peer=PEER, receiver=_RECEIVER, clock=lambda: NOW)
+        reply = decode_reply(run(answered, Ports(store=self._store)))
+        if isinstance(reply, Fulfill):
+            assert condition_of(reply.fulfillment) == prepare.condition
+            [total] = [frame.total_received for frame in sender.read(reply).frames if isinstance(frame, StreamMaxMoney)]
+            return total
+        assert reply.code in _REFUSED, reply
+        return _REFUSED[ErrorCode(reply.code)]
+
+
+def _sender(payment: str) -> Sender:
+    return Sender(METHODS.derive(PaymentId(payment)))
+
+
+def _new_packet(payment: str) -> Packet:
+    """Return a packet with a sequence that no other client uses."""
+    sequence, amount = random.randrange(1, 1 << 31), random.randint(1, AMOUNT_MAX)
+    condition = _sender(payment).prepare(amount, sequence=sequence).condition
+    id = f"{STREAM_CREDITS}{sequence:016x}:{base64.b64encode(condition).decode('ascii')}"
+    return Packet(payment, id, amount, sequence)
 
 
 def _view(payment: IncomingPayment) -> View:
