@@ -1,6 +1,7 @@
 """The life of a store on PostgreSQL: its end, the garbage collector, forks, and threads that cannot start."""
 
 import gc
+import runpy
 import subprocess
 import sys
 import threading
@@ -110,3 +111,10 @@ def test_threads_that_cannot_start_are_unavailable(database: str, monkeypatch: p
         with pytest.raises(StoreUnavailable, match="can't start new thread"):
             PostgresStore(database)
     assert threading.active_count() == before
+
+
+def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """psycopg is an extra."""
+    monkeypatch.setitem(sys.modules, "psycopg_pool", None)
+    with pytest.raises(ImportError, match=r"needs psycopg .*: run pip install 'incoming-payments"):
+        runpy.run_module("incoming_payments.stores.postgres.__init__")
