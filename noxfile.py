@@ -8,10 +8,12 @@ nox -s demo              create and pay an incoming payment between real process
 nox -s disk              let syncs fail at random, and check 1,000 disks after power cuts: [-- --images N --seed S]
 nox -s docs              write the generated parts of the docs
 nox -s edge              measure an honest peer's rate behind nginx during attacks: [-- --seconds S --turns N]
+nox -s failover          kill a PostgreSQL primary and promote its standby, 20 times: [-- --rounds N --seed S]
 nox -s fuzz              fuzz the parsers, the verification and the service, a minute for each target: [-- --help]
 nox -s interop           cross-check signatures with other implementations: [-- --rounds N --seed N]
 nox -s mutants           measure how many small changes of the code the tests notice: [-- PACKAGE...]
 nox -s openapi           check the answers to 10,000 requests against the OpenAPI document: [-- --cases N --seed S]
+nox -s postgres          kill PostgreSQL and worker processes, 100 times: [-- --rounds N --seed S]
 nox -s simulate          simulate the service for a million steps; `-- --seed S --steps N` runs one seed
 """
 
@@ -185,6 +187,20 @@ def edge(session: nox.Session) -> None:
     """Attack `serve` behind nginx, and print the rate of an honest peer: `nox -s edge [-- --seconds S --turns N]`."""
     _install(session, "tests")
     session.run("python", "-m", "campaigns.edge.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
+def failover(session: nox.Session) -> None:
+    """Kill a PostgreSQL primary under load and promote its standby: `nox -s failover [-- --rounds N --seed S]`."""
+    _install(session, "tests")
+    session.run("python", "-m", "campaigns.postgres.failover", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
+def postgres(session: nox.Session) -> None:
+    """Kill PostgreSQL and its clients under load, and cut connections: `nox -s postgres [-- --rounds N --seed S]`."""
+    _install(session, "tests")
+    session.run("python", "-m", "campaigns.postgres.crash", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session

@@ -1,0 +1,32 @@
+"""Short crash campaigns find nothing in the stores, and find stores that break a promise."""
+
+from pathlib import Path
+
+import pytest
+
+from campaigns.postgres.crash import run_campaign
+from kits.postgres import READ_COMMITTED, SERIALIZABLE
+
+
+@pytest.mark.parametrize("isolation", [READ_COMMITTED, SERIALIZABLE])
+def test_kills_and_cut_connections_change_no_answer(tmp_path: Path, isolation: str) -> None:
+    figures, report = run_campaign(tmp_path, rounds=5, seed=1, isolation=isolation)
+
+    assert report.violations == []
+    assert report.credits_acknowledged >= 50
+    assert figures.kills.total() == 5
+
+
+def test_a_store_that_credits_under_another_id_is_found(tmp_path: Path) -> None:
+    """Most of the lost answers are about a credit, and each of these is then credited twice."""
+    stores, faults = ["forgets_ids"] * 2, ["cut after COMMIT"]
+    _, report = run_campaign(tmp_path, rounds=10, seed=1, stores=stores, kills=["nothing"], faults=faults)
+
+    assert "nothing is invented" in report.kinds
+
+
+def test_a_store_that_reads_old_copies_is_found(tmp_path: Path) -> None:
+    stores = ["remembers_reads"] * 2
+    _, report = run_campaign(tmp_path, rounds=1, seed=1, stores=stores, kills=["nothing"], faults=["none"])
+
+    assert report.kinds == {"the history is linearizable"}
