@@ -40,9 +40,9 @@ def transact(pool: Pool, operation: Operation[T], *, prepares: bool, begin: Stat
                     connection.close()
                     raise
         except (psycopg.Error, UnicodeError) as error:
-            pause_s = attempts.pause_after(error)
-            if is_read_only(error):
+            if _is_stale(error):
                 pool.drain()
+            pause_s = attempts.pause_after(error)
         time.sleep(pause_s)
 
 
@@ -60,10 +60,15 @@ async def atransact(pool: AsyncPool, operation: Operation[T], *, prepares: bool,
                     await connection.close()
                     raise
         except (psycopg.Error, UnicodeError) as error:
-            pause_s = attempts.pause_after(error)
-            if is_read_only(error):
+            if _is_stale(error):
                 await pool.drain()
+            pause_s = attempts.pause_after(error)
         await asyncio.sleep(pause_s)
+
+
+def _is_stale(error: Exception) -> bool:
+    """Return whether all connections may lead to a server that is not the primary any more, or is frozen."""
+    return isinstance(error, Overdue) or is_read_only(error)
 
 
 def _run(

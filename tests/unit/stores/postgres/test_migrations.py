@@ -47,8 +47,8 @@ def versions(database: str) -> Any:
 
 
 def test_a_database_without_tables_is_refused(fresh: str) -> None:
-    """The error names the command. After `migrate`, the stores open."""
-    with pytest.raises(StoreUnusable, match="has no tables of incoming-payments: run `incoming-payments migrate`"):
+    """The error names the function. After `migrate`, the stores open."""
+    with pytest.raises(StoreUnusable, match=r"has no tables of incoming-payments: call `.*migrate"):
         PostgresStore(fresh)
     with async_view(fresh) as view, pytest.raises(StoreUnusable, match="has no tables of incoming-payments"):
         create(view)
