@@ -102,7 +102,7 @@ def test_an_older_database_is_refused(fresh: str, monkeypatch: pytest.MonkeyPatc
     """The new code needs the steps before."""
     migrate(fresh)
     monkeypatch.setattr(_migrations, "VERSION", 2)
-    with pytest.raises(StoreUnusable, match="has version 1, and this program needs version 2: run `incoming-payments"):
+    with pytest.raises(StoreUnusable, match="has version 1, and this program needs version 2: call `incoming_payments"):
         PostgresStore(fresh)
 
 
