@@ -574,8 +574,8 @@ def test_causes_are_bounded() -> None:
 
 def test_reports_are_bounded() -> None:
     """A report has a bounded number of characters, and so has a value in it."""
-    names = [(f"X-{number}", "1") for number in range(60)]
-    lines = [(f'"x-{number}";key="{"k" * 50}"', "1") for number in range(60)]
+    names = [(f"x-{number}-{'k' * 80}", "1") for number in range(60)]
+    lines = [(f'"{name}"', value) for name, value in names]
     text = str(refused(forge(get(*names), [*get_lines(), *lines], by=OTHER.sign)))
     assert len(text) < EXPLAIN_CHARS_MAX + 100
     assert text.endswith(" characters left out)")
