@@ -6,12 +6,19 @@ from typing import Final
 
 import pytest
 
-from campaigns.cost.bodies import COST_MAX, refused_create
+from campaigns.cost.bodies import COST_MAX, harmless, refused_create
 from campaigns.cost.campaign import costs_of, head_costs, hostile_bodies, pieces_of
 from campaigns.cost.measure import GROWTH_MAX, Reader, processor_s, repeated, worst_growth
 from campaigns.cost.readers import COVERED, CREATED, READERS, URL, fetched_documents, signed, text, verified
-from incoming_payments.httpsig import RequestMessage
-from incoming_payments.limits import HEADER_BYTES_MAX, SF_PARTS_MAX, SIGNATURES_MAX
+from incoming_payments.httpsig import RequestMessage, content_digest
+from incoming_payments.limits import (
+    HEADER_BYTES_MAX,
+    QUERY_PARAMETERS_MAX,
+    SF_CHARS_MAX,
+    SF_PARTS_MAX,
+    SF_STRICT_CHARS_MAX,
+    SIGNATURES_MAX,
+)
 
 
 def test_body_of_a_stranger_costs_little() -> None:
@@ -117,3 +124,33 @@ def test_more_signatures_cost_little_more() -> None:
         processor_s(partial(verified, partial(with_signatures, count), False), values) for count in (1, SIGNATURES_MAX)
     )
     assert all_of_them <= 2 * one
+
+
+def padded(start: str, size: int, end: str, fewer: int) -> str:
+    """Return a field of at most `size` characters, or four for each of `fewer` less."""
+    return start + "AAAA" * ((size - len(start) - len(end)) // 4 - fewer) + end
+
+
+def at_the_limits(fewer: bytes) -> RequestMessage:
+    """Return a request with invalid signatures, and with a query and structured fields as long as they may be."""
+    field, encoded = '"cache-control"', "%C3%A9"
+    covered = f'{COVERED} "content-digest" "@query-param";name="b" {field};sf {field};key="a" {field};key="a";sf'
+    inputs = ", ".join(f's{n}=({covered}){text(CREATED)};keyid="k"' for n in range(SIGNATURES_MAX))
+    signatures = ", ".join(f"s{n}=:{'A' * 86}==:" for n in range(SIGNATURES_MAX))
+    return signed(
+        ("Signature-Input", padded(f'{inputs}, f=();x="', SF_CHARS_MAX, '"', len(fewer))),
+        ("Signature", padded(f"{signatures}, f=:", SF_CHARS_MAX, ":", len(fewer))),
+        ("Content-Digest", padded(f"{content_digest(b'')}, a=:", SF_CHARS_MAX, ":", len(fewer))),
+        ("Cache-Control", padded('a="', SF_STRICT_CHARS_MAX, '"', len(fewer))),
+        uri=f"{URL}?b={encoded}" + f"&{encoded}={encoded * 3}" * (QUERY_PARAMETERS_MAX - 1),
+    )
+
+
+def test_all_limits_together_cost_little() -> None:
+    """A request that reaches each limit costs at most four times a harmless body. No quota counts it."""
+    hostile = partial(verified, at_the_limits, False)
+    costs = [
+        processor_s(hostile, [b" " * fewer for fewer in range(10)]) / processor_s(refused_create, [harmless()] * 10)
+        for _ in range(3)
+    ]
+    assert min(costs) <= 4

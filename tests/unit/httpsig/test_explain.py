@@ -413,7 +413,7 @@ def test_several_signatures() -> None:
     request = sign(sign(get(), OTHER, created=NOW), KEY, created=NOW_S + 100, label="mine")
     request = sign(request, KEY, created=NOW, components=("@method",), label="short")
     shown = [line.split()[0] for line in str(refused(request)).splitlines() if " by keyid " in line]
-    assert shown == ["mine", "short", "sig1"]
+    assert shown == ["mine", "short"]
     assert "made 100 s ahead of our clock: this signature is valid for the base" in str(refused(request))
     for number in range(4):
         request = sign(request, OTHER, created=NOW, label=f"sig-{number}")
@@ -541,7 +541,7 @@ def counted(request: RequestMessage) -> tuple[int, str]:
 
 
 def test_verifications_are_bounded() -> None:
-    """All hypotheses are tried for one signature; for four signatures the report says that some were not."""
+    """All hypotheses are tried for one signature; for two signatures the report says that some were not."""
     hostile = forge(
         get(("Host", "a.example"), ("X-Forwarded-Host", "b.example"), url=f"{URL}/a/b/c?d=e"),
         get_lines(),
@@ -574,8 +574,8 @@ def test_causes_are_bounded() -> None:
 
 def test_reports_are_bounded() -> None:
     """A report has a bounded number of characters, and so has a value in it."""
-    names = [(f"X-{number}", "1") for number in range(60)]
-    lines = [(f'"x-{number}";key="{"k" * 50}"', "1") for number in range(60)]
+    names = [(f"x-{number}-{'k' * 80}", "1") for number in range(60)]
+    lines = [(f'"{name}"', value) for name, value in names]
     text = str(refused(forge(get(*names), [*get_lines(), *lines], by=OTHER.sign)))
     assert len(text) < EXPLAIN_CHARS_MAX + 100
     assert text.endswith(" characters left out)")

@@ -8,7 +8,8 @@ from attrs import evolve, frozen
 from incoming_payments.errors import MalformedField
 from incoming_payments.httpsig.base import BaseBuilder, Component
 from incoming_payments.httpsig.explain._redaction import Redactor
-from incoming_payments.httpsig.fields import SignatureInput, parse_signature, parse_signature_input
+from incoming_payments.httpsig.fast import parse_signature_input
+from incoming_payments.httpsig.fields import SignatureInput, parse_signature
 from incoming_payments.httpsig.keys import PublicKey
 from incoming_payments.httpsig.message import RequestMessage
 from incoming_payments.httpsig.shapes import StrictForm, any_strict_form
