@@ -112,8 +112,7 @@ HEADERS_MAX: Final = 100  # fields in a request; each repeated field counts
 HEADER_BYTES_MAX: Final = 16 * 1024  # the size of the value of one field, with all its lines together
 HEADERS_BYTES_MAX: Final = 64 * 1024  # the size of all header names and values
 SF_MEMBERS_MAX: Final = 32  # members of one dictionary, such as labels or digests
-SIGNATURES_MAX: Final = 2  # signatures verified for one request, up to 0.6 ms each; a change of keys needs two
-SIGNING_KEYS_MAX: Final = 4  # keys that signatures of one request may name; a proxy may also sign, with another key
+SIGNATURES_MAX: Final = 4  # signatures verified for one request, up to 0.6 ms each; a change of keys needs two
 COMPONENTS_MAX: Final = 64  # covered components of one signature
 COVERAGES_REMEMBERED_MAX: Final = 64  # cached component lists, one for each kind of request, which take at most 7 MB
 SF_PARTS_MAX: Final = 128  # items, parameters and escapes of a structured field, 3 us each; usual fields have 20
@@ -256,9 +255,7 @@ STORE_TRUNCATE_MS_MAX: Final = 250  # the time for which the writer waits for re
 STORE_BUSY_S_MAX: Final = 5.0  # the time to wait for a lock that another process holds
 STORE_CONNECTIONS_DEFAULT: Final = 8  # connections of one process to PostgreSQL; a commit waits, and uses no processor
 STORE_STATEMENT_S_MAX: Final = 10.0  # seconds of one statement on PostgreSQL, and of a pause in a transaction
-STORE_ANSWER_S_MAX: Final = (
-    15.0  # seconds until PostgreSQL answers; only a commit that waits for a standby takes longer
-)
+STORE_ANSWER_S_MAX: Final = 15.0  # seconds until PostgreSQL answers; only a wait for a standby takes longer
 STORE_RETRY_S_MIN: Final = 0.005  # the longest first pause before a transaction is repeated, some round trips
 STORE_RETRY_S_MAX: Final = 0.25  # the longest pause between two attempts, in which a server may restart
 MIGRATION_S_MAX: Final = 600.0  # seconds that a migration waits for another one, or tries to get a lock on a table
@@ -276,8 +273,7 @@ for _smaller, _larger, _why in (
     (HEADER_BYTES_MAX, HEADERS_BYTES_MAX, "one field is part of all fields"),
     (TOKEN_CHARS_MAX, HEADER_BYTES_MAX, "the token must fit in a header field"),
     (PAGE_PAYMENTS_DEFAULT, PAGE_PAYMENTS_MAX, "the default page must be a valid page"),
-    (SIGNATURES_MAX, SIGNING_KEYS_MAX, "each signature may be by another key"),
-    (SIGNING_KEYS_MAX, SF_MEMBERS_MAX, "each signature is a member of a dictionary"),
+    (SIGNATURES_MAX, SF_MEMBERS_MAX, "each signature is a member of a dictionary"),
     (COMPONENTS_MAX, SF_PARTS_MAX, "each component is a part of a field"),
     (EXPLAIN_VALUE_CHARS_MAX, EXPLAIN_CHARS_MAX, "a diagnosis contains its values"),
     (CLOCK_SKEW_S_DEFAULT, SIGNATURE_AGE_S_DEFAULT, "the age limit must allow for the skew"),

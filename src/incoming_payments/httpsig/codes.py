@@ -20,7 +20,7 @@ class Code(enum.StrEnum):
     # the key
     KEY_ID_MISSING = "keyid_missing"
     KEY_UNKNOWN = "key_unknown"  # `keyid` is not the `kid` of any of the given keys
-    TOO_MANY_SIGNATURES = "too_many_signatures"  # too many signatures by known keys, or too many named keys
+    TOO_MANY_SIGNATURES = "too_many_signatures"  # there are more than `limits.SIGNATURES_MAX` signatures by known keys
     ALGORITHM_MISMATCH = "algorithm_mismatch"  # `alg` is not the algorithm of the key
 
     # the coverage

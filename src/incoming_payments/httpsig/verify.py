@@ -27,7 +27,6 @@ from incoming_payments.limits import (
     SECRET_PIECE_CHARS_MIN,
     SIGNATURE_AGE_S_DEFAULT,
     SIGNATURES_MAX,
-    SIGNING_KEYS_MAX,
 )
 
 _RANKS: Final = {code: rank for rank, code in enumerate(Code)}
@@ -191,12 +190,12 @@ def key_ids(request: RequestMessage, policy: Policy) -> tuple[str, ...]:
     """Return the different `keyid` values of the signatures of `request`, for a look-up of the keys.
 
     These values are not verified. Raises `SignatureRefused` when the signature fields cannot be read, or name more than
-    `limits.SIGNING_KEYS_MAX` keys.
+    `limits.SIGNATURES_MAX` keys.
     """
     inputs, _ = _read_fields(request, policy)
     found = tuple(dict.fromkeys(given.key_id for given in inputs.values() if given.key_id is not None))
-    if len(found) > SIGNING_KEYS_MAX:
-        text = f"the request has signatures by more than {SIGNING_KEYS_MAX} keys: send fewer"
+    if len(found) > SIGNATURES_MAX:
+        text = f"the request has signatures by more than {SIGNATURES_MAX} keys: send fewer"
         raise SignatureRefused(Code.TOO_MANY_SIGNATURES, text)
     return found
 

@@ -19,7 +19,7 @@ from incoming_payments.errors import (
 from incoming_payments.gnap import AccessTokenInfo
 from incoming_payments.httpsig import Evidence, PrivateKey, verify
 from incoming_payments.httpsig import Policy as SignaturePolicy
-from incoming_payments.limits import SIGNING_KEYS_MAX
+from incoming_payments.limits import SIGNATURES_MAX
 from incoming_payments.stores.memory import MemoryNonces
 from incoming_payments.testing import NOW
 from kits.fake_ports import Raising
@@ -421,7 +421,7 @@ def test_signatures_by_too_many_keys_cause_no_look_up() -> None:
     service.replace(client_keys=keys)
     client = a_client_without_a_key_in_its_token(service, ed25519_key())
     request = client.creation()
-    by_others = [sign_as(request, f"other-{n}", label=f"other{n}") for n in range(SIGNING_KEYS_MAX)]
+    by_others = [sign_as(request, f"other-{n}", label=f"other{n}") for n in range(SIGNATURES_MAX)]
     assert refusal(client.send(with_signatures(request, by_others))) == (401, "too_many_signatures")
     assert keys.calls == []
 

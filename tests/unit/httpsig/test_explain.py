@@ -413,7 +413,7 @@ def test_several_signatures() -> None:
     request = sign(sign(get(), OTHER, created=NOW), KEY, created=NOW_S + 100, label="mine")
     request = sign(request, KEY, created=NOW, components=("@method",), label="short")
     shown = [line.split()[0] for line in str(refused(request)).splitlines() if " by keyid " in line]
-    assert shown == ["mine", "short"]
+    assert shown == ["mine", "short", "sig1"]
     assert "made 100 s ahead of our clock: this signature is valid for the base" in str(refused(request))
     for number in range(4):
         request = sign(request, OTHER, created=NOW, label=f"sig-{number}")
@@ -541,7 +541,7 @@ def counted(request: RequestMessage) -> tuple[int, str]:
 
 
 def test_verifications_are_bounded() -> None:
-    """All hypotheses are tried for one signature; for two signatures the report says that some were not."""
+    """All hypotheses are tried for one signature; for four signatures the report says that some were not."""
     hostile = forge(
         get(("Host", "a.example"), ("X-Forwarded-Host", "b.example"), url=f"{URL}/a/b/c?d=e"),
         get_lines(),
