@@ -63,7 +63,7 @@ def tests(session: nox.Session) -> None:
 def _run_all_tests(session: nox.Session) -> None:
     """Run the tests in some processes at the same time, because many tests wait."""
     unit = {str(path) for path in Path("tests/unit").glob("[!_.]*")}
-    slow = {f"tests/unit/{name}" for name in ("server", "stores", "testing")}
+    slow = {f"tests/unit/{name}" for name in ("server", "stores")}
     parts = [
         ["tests/campaigns", *map(str, Path("tests").glob("test_*.py"))],
         slow,

@@ -18,11 +18,16 @@ def test_kills_and_cut_connections_change_no_answer(tmp_path: Path, isolation: s
 
 
 def test_a_store_that_credits_under_another_id_is_found(tmp_path: Path) -> None:
-    """Most of the lost answers are about a credit, and each of these is then credited twice."""
+    """Most of the lost answers are about a credit, and each of these is then credited twice. Few answers are lost."""
     stores, faults = ["forgets_ids"] * 2, ["cut after COMMIT"]
-    _, report = run_campaign(tmp_path, rounds=10, seed=1, stores=stores, kills=["nothing"], faults=faults)
 
-    assert "nothing is invented" in report.kinds
+    def finds(seed: int) -> bool:
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        _, report = run_campaign(folder, rounds=10, seed=seed, stores=stores, kills=["nothing"], faults=faults)
+        return "nothing is invented" in report.kinds
+
+    assert any(finds(seed) for seed in range(1, 7))
 
 
 def test_a_store_that_reads_old_copies_is_found(tmp_path: Path) -> None:

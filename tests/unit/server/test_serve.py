@@ -90,6 +90,7 @@ def test_serve_ends_when_its_store_stops(bank: Bank) -> None:
     """It ends with status 1 and the reason, so that a supervisor restarts it or raises the alarm."""
     client = bank.client
     with bank.serving() as process:
+        await_lines(bank.log, "Application startup complete")
         (bank.folder / "payments.sqlite3-lock").unlink()
         response = client.send("POST", "/incoming-payments", {"walletAddress": f"{bank.base_url}/alice"})
         assert code_of(response) == (503, "store_stopped")
