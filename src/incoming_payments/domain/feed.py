@@ -178,6 +178,13 @@ class Health:
         """Return whether attempts have failed for `down_after_s` without any success."""
         return _has_failed_for(self, consumer.down_after_s, now)
 
+    def is_up_until(self, consumer: Consumer) -> datetime | None:
+        """Return the time before which more failures make the consumer neither down nor disabled, if it is known."""
+        limits = [after_s for after_s in (consumer.down_after_s, consumer.disable_after_s) if after_s is not None]
+        if self.failing_since is None or self.disabled_at is not None or not limits:
+            return None
+        return self.failing_since + timedelta(seconds=min(limits))
+
 
 def _has_failed_for(health: Health, seconds: float | None, now: datetime) -> bool:
     since = health.failing_since

@@ -89,6 +89,7 @@ class Core:
         self._was_early = False  # whether the last claim found nothing
         self._idle_until_s = 0.0  # the monotonic time before which the relay claims nothing
         self._in_doubt: set[Attempt] = set()  # failed attempts after which the consumer may be down
+        self._is_up_until: datetime | None = None  # before this time, no failure makes the consumer down or disabled
 
     def begin(self) -> None:
         """Record that the relay runs. Raises `ConfigurationError` at the second call, because a relay runs once."""
@@ -253,6 +254,7 @@ class Core:
         self._log.failed(delivery, error, is_dead=result.is_last and not is_down and not is_disabled)
         if state is None:
             return
+        self._is_up_until = state.health.is_up_until(state.consumer)
         if is_disabled:
             self._log.disabled()
         elif is_down and state.health.failing_since is not None:
@@ -261,6 +263,8 @@ class Core:
 
     def _may_go_down(self, result: Failed) -> bool:
         consumer = self.settings.consumer
+        if self._is_up_until is not None and self._clock() < self._is_up_until:
+            return result.disables
         return consumer.down_after_s is not None or consumer.disable_after_s is not None or result.disables
 
     def _state(self, result: Failed) -> Generator[Step, Any, ConsumerState | None]:

@@ -1,6 +1,6 @@
 """The consumers and the deliveries of the feed, and the decisions about them."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -149,6 +149,25 @@ def test_result_of_an_attempt(result: Any, health: Health, attempts: int, expect
         found.due_at,
     ) == expected
     assert found.error == (result.error if isinstance(result, Failed) else None)
+
+
+@pytest.mark.parametrize(
+    ("health", "seconds", "expected"),
+    [
+        (Health(failing_since=NOW), (10, 20), SOON),
+        (Health(failing_since=NOW), (None, 10), SOON),
+        (Health(failing_since=NOW), (None, None), None),
+        (Health(), (10, 20), None),
+        (Health(failing_since=NOW, disabled_at=NOW), (10, 20), None),
+    ],
+)
+def test_time_before_which_failures_change_nothing(
+    health: Health, seconds: tuple[float | None, float | None], expected: datetime | None
+) -> None:
+    """It is the earliest time at which the consumer may be down or disabled."""
+    down_after_s, disable_after_s = seconds
+    consumer = Consumer(name="ledger", down_after_s=down_after_s, disable_after_s=disable_after_s)
+    assert health.is_up_until(consumer) == expected
 
 
 @pytest.mark.parametrize(
