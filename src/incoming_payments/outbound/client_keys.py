@@ -74,7 +74,7 @@ class HttpClientKeys(_ClientKeys):
     another `limits.DOCUMENT_STALE_S_MAX` seconds. `timeout_s` limits the time of one fetch. At most `fetches` fetches
     of unknown key sets are in flight, and at most `fetches` fetches of cached key sets. At most `fetches` other threads
     wait for these fetches. A fetch occupies the thread of its caller, so slow key servers could occupy all threads of a
-    WSGI server. To prevent this, set `fetches` to a quarter of the threads. `tls` replaces the default TLS context.
+    WSGI server. To prevent this, set `fetches` to an eighth of the threads. `tls` replaces the default TLS context.
     Restrict its key exchange as `docs/client-keys.md` says, because the key server may be hostile. `clock` returns
     seconds and never goes back. Change `clock` only in tests. Close the port with `close`.
 
