@@ -254,6 +254,7 @@ STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # the size at which the writer wa
 STORE_TRUNCATE_MS_MAX: Final = 250  # the time for which the writer waits for readers, while updates wait too
 STORE_BUSY_S_MAX: Final = 5.0  # the time to wait for a lock that another process holds
 STORE_CONNECTIONS_DEFAULT: Final = 8  # connections of one process to PostgreSQL; a commit waits, and uses no processor
+STORE_CONNECTIONS_MAX: Final = 1_000  # connections of one process of `serve`; PostgreSQL allows few hundreds
 STORE_STATEMENT_S_MAX: Final = 10.0  # seconds of one statement on PostgreSQL, and of a pause in a transaction
 STORE_ANSWER_S_MAX: Final = 15.0  # seconds until PostgreSQL answers; only a wait for a standby takes longer
 STORE_RETRY_S_MIN: Final = 0.005  # the longest first pause before a transaction is repeated, some round trips

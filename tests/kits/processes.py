@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,6 +90,14 @@ def await_lines(log: Path, pattern: str, count: int = 1) -> None:
     while len(re.findall(pattern, log.read_text("utf-8"))) < count:
         assert time.monotonic() < deadline, log.read_text("utf-8")
         time.sleep(0.01)
+
+
+def await_true(is_true: Callable[[], bool]) -> None:
+    """Wait until the function returns true."""
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def token_in(folder: Path) -> str:
