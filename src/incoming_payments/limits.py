@@ -226,6 +226,7 @@ KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests, longer than a prox
 PORT_MAX: Final = 65535  # the largest port of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`; more processes would only wait for the write lock of the database
 SHUTDOWN_S_MAX: Final = 15  # seconds for the requests in flight when the server stops, for their bodies and commits
+DRAIN_S_MAX: Final = 600  # seconds between SIGTERM and the end of the listeners, in which a proxy turns elsewhere
 TASKS_STOP_S_MAX: Final = 3  # seconds for webhooks in flight when the server stops, which is long for a receiver
 WORKER_SILENT_S_MAX: Final = 15  # seconds without a heartbeat; a lock on the database may stop an event loop for 5 s
 SWEEP_S_DEFAULT: Final = 15  # seconds between two sweeps; an empty sweep is some reads

@@ -26,6 +26,7 @@ from incoming_payments.server.config.tables import QuotasTable
 from incoming_payments.server.connections import Connections
 from incoming_payments.server.consumers import unused
 from incoming_payments.server.database import store_for_workers
+from incoming_payments.server.drain import Drain, with_drain
 from incoming_payments.server.fixed_paths import Application, with_document, with_health
 from incoming_payments.server.listeners import Listeners, open_listeners
 from incoming_payments.server.metrics import Metrics
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or Ctrl-C, and return the exit status.
+    """Serve until SIGTERM or Ctrl-C, and return the exit status. SIGTERM begins a drain (see `Drain`).
 
     On SIGHUP, the service reads the configuration again (see `ReloadableApplication`).
 
@@ -94,11 +95,13 @@ def serve(settings: Settings) -> int:
             # uvicorn replaces these handlers while it runs, and raises the signal again after it has stopped.
             server.should_exit = True
 
+        drain = Drain(given.listen.drain_s, stop)
+
         def work(number: int, sockets: Listeners, beat: Callable[[], None]) -> int:
             if metrics is not None:
                 metrics.serve(number)
             application.reload_on(signals)
-            server.config.app = with_tasks(logged, beating(beat), *tasks)
+            server.config.app = with_tasks(with_drain(logged, drain), drain.install, beating(beat), *tasks)
             server.run(sockets=list(sockets))
             return exit_status(stops)
 
@@ -109,7 +112,7 @@ def serve(settings: Settings) -> int:
         # Garbage collection skips the loaded modules. This saves 10 to 17 ms for each full collection (packets, p99),
         # and the workers share the memory of these modules.
         gc.freeze()
-        return run_workers(listeners, work, application.reload)
+        return run_workers(listeners, work, application.reload, drain_s=given.listen.drain_s)
 
 
 def _tasks(settings: Settings, service: AsyncIncomingPayments, store: "AsyncStore") -> Iterator[Task]:

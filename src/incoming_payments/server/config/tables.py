@@ -16,6 +16,7 @@ from incoming_payments.httpsig import Shape
 from incoming_payments.limits import (
     CLOCK_SKEW_S_DEFAULT,
     CLOCK_SKEW_S_MAX,
+    DRAIN_S_MAX,
     EXPIRY_S_MAX_DEFAULT,
     IDEMPOTENCY_KEY_S_DEFAULT,
     METADATA_BYTES_DEFAULT,
@@ -81,6 +82,12 @@ class ListenTable:
         "the number of processes that serve requests, at most one for each processor",
         1,
         bounds=(1, WORKERS_MAX),
+    )
+    drain_s: int = setting(
+        "for how many seconds after SIGTERM the service still accepts requests, while `/readyz` answers 503, so that a "
+        "proxy turns to other instances; see [rolling restarts](production.md#rolling-restarts)",
+        0,
+        bounds=(0, DRAIN_S_MAX),
     )
     mount: str | None = setting(
         'the path in front of `/incoming-payments` in requests that reach this service; `""` if a proxy '

@@ -46,6 +46,7 @@ reference = "externalRef"
 host = "::1"
 port = 9001
 workers = 1
+drain_s = 5
 mount = "/proxied"
 health = false
 metrics_port = 9464
