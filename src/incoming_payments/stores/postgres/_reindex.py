@@ -9,10 +9,15 @@ from incoming_payments.stores.postgres._steps import Ending, Operation, Query, S
 
 PAUSE_S: Final = 0.05  # the time between two looks at the transactions that began before the change
 _FIRST: Final = "00000000-0000-0000-0000-000000000000"
-_NOW: Final = statement("SELECT clock_timestamp()::text")
+# The transactions of clients, also those of other roles, whose `xact_start` this role may not see. Each transaction
+# holds the lock of its own virtual id.
+_RUNNING: Final = statement(
+    "SELECT coalesce(array_agg(virtualtransaction), '{}')::text FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    "WHERE locktype = 'virtualxid' AND datname = current_database() AND usesysid IS NOT NULL "
+    "AND pid <> pg_backend_pid()"
+)
 _IS_QUIET: Final = statement(
-    "SELECT NOT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
-    "AND pid <> pg_backend_pid() AND xact_start <= %s::timestamptz)"
+    "SELECT NOT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'virtualxid' AND virtualtransaction = ANY(%s::text[]))"
 )
 _LOCK_PAGE: Final = statement(
     "SELECT id, metadata FROM incoming_payments.payments WHERE id > %s ORDER BY id LIMIT %s FOR UPDATE"
@@ -37,17 +42,17 @@ def _begin(reference: str | None) -> Steps[None]:
     return Ending([Query(WRITE_SETTING, (reference, _FIRST))], lambda _: None, writes=True)
 
 
-def read_clock() -> Operation[str]:
-    """Read the clock of the server, after `begin_reindex`."""
-    return lambda: at_once(Ending([Query(_NOW)], lambda results: str(results[0].rows[0][0]), writes=False))
+def find_running() -> Operation[str]:
+    """Return the other transactions that run, for `is_quiet`. Call this after `begin_reindex`."""
+    return lambda: at_once(Ending([Query(_RUNNING)], lambda results: str(results[0].rows[0][0]), writes=False))
 
 
-def is_quiet(begun_at: str) -> Operation[bool]:
-    """Find out whether all transactions that began before `begun_at` have ended.
+def is_quiet(running: str) -> Operation[bool]:
+    """Find out whether the transactions that `find_running` has found have ended.
 
     Such a transaction may insert a payment with the reference in the old member, also behind the place of `reindex`.
     """
-    query = Query(_IS_QUIET, (begun_at,))
+    query = Query(_IS_QUIET, (running,))
     return lambda: at_once(Ending([query], lambda results: bool(results[0].rows[0][0]), writes=False))
 
 

@@ -25,7 +25,7 @@ from incoming_payments.stores.postgres._feed import AsyncPostgresFeed, PostgresF
 from incoming_payments.stores.postgres._list import Scan
 from incoming_payments.stores.postgres._nonces import use_nonce
 from incoming_payments.stores.postgres._quotas import AsyncPostgresQuotas, PostgresQuotas
-from incoming_payments.stores.postgres._reindex import PAUSE_S, begin_reindex, is_quiet, read_clock, reindex
+from incoming_payments.stores.postgres._reindex import PAUSE_S, begin_reindex, find_running, is_quiet, reindex
 from incoming_payments.stores.postgres._session import BEGIN_READ_COMMITTED, connection_string
 from incoming_payments.stores.postgres._steps import Operation
 from incoming_payments.stores.postgres._unpaid import UnpaidCheck
@@ -178,8 +178,8 @@ class PostgresStore:
         """
         checked = checked_member(reference)
         self._engine.run(begin_reindex(checked))
-        begun_at = self._engine.run(read_clock())
-        while not self._engine.run(is_quiet(begun_at)):
+        running = self._engine.run(find_running())
+        while not self._engine.run(is_quiet(running)):
             time.sleep(PAUSE_S)
         while not self._engine.run(reindex()):
             pass
@@ -280,8 +280,8 @@ class AsyncPostgresStore:
         """Await the result of `PostgresStore.reindex`."""
         checked = checked_member(reference)
         await self._engine.run(begin_reindex(checked))
-        begun_at = await self._engine.run(read_clock())
-        while not await self._engine.run(is_quiet(begun_at)):  # noqa: ASYNC110 - other processes end the transactions
+        running = await self._engine.run(find_running())
+        while not await self._engine.run(is_quiet(running)):  # noqa: ASYNC110 - other processes end the transactions
             await asyncio.sleep(PAUSE_S)
         while not await self._engine.run(reindex()):
             pass

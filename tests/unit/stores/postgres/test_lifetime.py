@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from incoming_payments.stores.postgres import AsyncPostgresStore, PostgresStore
 from incoming_payments.testing.steps import create, credit, together
 from kits.postgres import async_view, end_connections, execute
 from kits.postgres_callers import OTHERS, Hold, await_waiting
+from kits.processes import free_port, serving, unsigned
 
 
 def test_a_closed_store_refuses_every_call(database: str) -> None:
@@ -136,3 +138,35 @@ sys.exit(threading.active_count() - 1)
 def test_a_forked_child_does_not_open_a_closed_store(database: str) -> None:
     """The child has no thread of the store."""
     subprocess.run([sys.executable, "-c", FORKING_LATER, database], check=True, timeout=60)
+
+
+PRELOADED = """
+import os, uuid
+from datetime import UTC, datetime, timedelta
+from incoming_payments.stores.postgres import PostgresStore
+
+store = PostgresStore(os.environ["DATABASE_URL"])
+
+def application(_, start_response):
+    now = datetime.now(UTC)
+    assert store.nonces.use(uuid.uuid4().hex, now + timedelta(minutes=1), now)
+    start_response("200 OK", [("Content-Type", "text/plain"), ("Connection", "close")])
+    return [str(os.getpid()).encode()]
+"""
+
+
+def test_gunicorn_may_load_the_application_before_it_forks(tmp_path: Path, database: str) -> None:
+    """Each worker has connections and threads of its own."""
+    (tmp_path / "preloaded.py").write_text(PRELOADED, "utf-8")
+    port = free_port()
+    command: list[str | Path] = [
+        *(sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", "--bind", f"127.0.0.1:{port}"),
+        *("--chdir", tmp_path, "preloaded:application"),
+    ]
+    workers = set()
+    with serving(command, port, tmp_path / "log", env={"DATABASE_URL": database}):
+        for _ in range(50):
+            answer = unsigned("GET", f"http://127.0.0.1:{port}/")
+            assert answer.status_code == 200, (tmp_path / "log").read_text("utf-8")
+            workers.add(answer.text)
+    assert len(workers) == 2
