@@ -15,6 +15,7 @@ from typing import Final
 from incoming_payments.limits import SHUTDOWN_S_MAX, TASKS_STOP_S_MAX, WORKER_SILENT_S_MAX
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.server.listeners import Listeners
+from incoming_payments.server.watchdog import tell_watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,8 @@ def run_workers(listeners: Sequence[Listeners], work: Work, on_hangup: Callable[
     `work` gets the number of its worker (from 0), its listeners, and a heartbeat function. `work` must call this
     function once a second. `work` stops on SIGTERM, and returns the exit status of its process. `work` runs with the
     signal handlers and open files of the caller. The caller must have no other threads. A single worker runs in the
-    calling process, without a supervisor.
+    calling process, without a supervisor, and its heartbeat goes to the watchdog of systemd. With several workers, the
+    supervisor tells the watchdog about itself.
 
     The calling process supervises the workers:
 
@@ -60,7 +62,7 @@ def run_workers(listeners: Sequence[Listeners], work: Work, on_hangup: Callable[
     hold_signals()
     if len(listeners) == 1:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        return work(0, listeners[0], _do_nothing)
+        return work(0, listeners[0], tell_watchdog)
     return _Supervisor(listeners, work, on_hangup, drain_s + _STOP_S_MAX).run()
 
 
@@ -148,6 +150,7 @@ class _Supervisor:
 
     def _tick(self) -> None:
         """Replace lost workers, and kill silent workers. After a stop, kill workers that take too long."""
+        tell_watchdog()
         if not self._is_stopping:
             lost, self._lost = self._lost, []
             for number in lost:

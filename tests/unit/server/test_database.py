@@ -1,16 +1,20 @@
 """`serve` and the operator commands on PostgreSQL."""
 
 import json
+import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
 
 from incoming_payments.domain.feed import Consumer, Failed, Start, consumer_name
 from incoming_payments.domain.listing import PaymentQuery
-from incoming_payments.domain.payment import CreditId
+from incoming_payments.domain.payment import CreditId, payment_id
 from incoming_payments.domain.reference import Reference
 from incoming_payments.server.command import main
 from incoming_payments.server.init import CONFIGURATION
@@ -189,3 +193,51 @@ def test_a_server_that_is_lost_and_returns(tmp_path: Path, own_server: OwnServer
         assert client.create().status_code == 201
     assert process.returncode == 0
     assert "worker_lost" not in bank.log.read_text("utf-8")
+
+
+# The first worker that completes a payment hangs while the payment is locked. The limits are shorter than usual.
+HANGING: Final = """
+import os, sys, time
+import incoming_payments.server.workers as workers
+from incoming_payments.domain import lifecycle
+from incoming_payments.server.command import main
+from incoming_payments.stores.postgres import _session
+
+workers.WORKER_SILENT_S_MAX = 6
+_session.STORE_STATEMENT_S_MAX = 2
+complete = lifecycle.complete
+
+def hang_once(*payment, **options):
+    if os.path.exists("MARK"):
+        os.unlink("MARK")
+        time.sleep(600)
+    return complete(*payment, **options)
+
+lifecycle.complete = hang_once
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_worker_that_hangs_in_a_transaction(tmp_path: Path, database: str) -> None:
+    """The server frees its locks before the supervisor replaces the worker. The other worker goes on."""
+    bank, mark = on_postgresql(tmp_path, database, workers=2), tmp_path / "hang"
+    command = [sys.executable, "-c", HANGING.replace("MARK", str(mark))]
+    with bank.serving(command) as process, ThreadPoolExecutor() as threads, PostgresStore(database) as store:
+        await_lines(bank.log, "Application startup complete", 2)
+        client = bank.client
+        url = client.create().json()["id"]
+        mark.touch()
+        hanging = threads.submit(client.complete, url)
+        await_true(lambda: not mark.exists())
+        begin_s = time.monotonic()
+        created = [threads.submit(client.create) for _ in range(16)]
+        store.update(payment_id(url.rpartition("/")[2]), crediting("wire-1", 5), CreditId("wire-1"))
+        locked_s = time.monotonic() - begin_s
+        assert any(answer.done() for answer in created)
+        await_lines(bank.log, "Application startup complete", 3)
+        assert [answer.result().status_code for answer in created] == [201] * 16
+        assert isinstance(hanging.exception(), httpx.TransportError)
+        assert client.complete(url).json()["receivedAmount"]["value"] == "5"
+    assert process.returncode == 0
+    assert locked_s < 5
+    assert bank.log.read_text("utf-8").count("has sent no heartbeat for 6 seconds") == 1
