@@ -128,6 +128,7 @@ from incoming_payments.stores.postgres import PostgresStore
 
 store = PostgresStore(sys.argv[1])
 store.close()
+assert threading.active_count() == 1
 child = os.fork()
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -136,7 +137,7 @@ sys.exit(threading.active_count() - 1)
 
 
 def test_a_forked_child_does_not_open_a_closed_store(database: str) -> None:
-    """The child has no thread of the store."""
+    """Neither the parent nor the child has a thread of the store."""
     subprocess.run([sys.executable, "-c", FORKING_LATER, database], check=True, timeout=60)
 
 
