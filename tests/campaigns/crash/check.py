@@ -23,6 +23,7 @@ from campaigns.crash.records import (
     ORDER,
     PACKET,
     RETRIED,
+    UNKNOWN,
     SentRequest,
     entries_in,
 )
@@ -178,7 +179,7 @@ def _check_answers(records: Records, payments: Mapping[str, Payment]) -> Iterato
     orders = Counter(payment.row["text"] for payment in payments.values() if payment.row["text"] is not None)
     yield from (("an order has one payment", f"{order}: {count}") for order, count in orders.items() if count > 1)
     attempts = sum(
-        1 + (records.answers.get(key, []).count(NO_ANSWER) if one.kind == CREATE else 0)
+        1 + (sum(answer in UNKNOWN for answer in records.answers.get(key, ())) if one.kind == CREATE else 0)
         for key, one in records.requests.items()
         if one.kind in {CREATE, ORDER}
     )
