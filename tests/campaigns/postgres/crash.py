@@ -34,7 +34,7 @@ from kits.postgres import READ_COMMITTED, SERIALIZABLE
 from kits.postgres_cluster import Server, running_server
 from kits.tcp_proxy import Moment, TcpProxy
 
-# What a round kills, and what the proxy does before that.
+# A round chooses one of each: the processes that it kills, and the fault of the proxy before that.
 KILLS: Final = ("server", "server", "worker", "worker", "all workers", "all", "backends")
 FAULTS: Final = ("none", "cut all", "cut after bytes", "cut before COMMIT", "cut after COMMIT", "delay", "refuse")
 _COMMIT: Final = b"COMMIT\0"

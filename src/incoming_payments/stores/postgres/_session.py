@@ -18,7 +18,7 @@ from incoming_payments.limits import STORE_STATEMENT_S_MAX
 from incoming_payments.stores.postgres._steps import Query, Result, statement
 
 BEGIN: Final = statement("BEGIN")
-# For the operations whose later statements must see what was committed while an earlier one waited.
+# Some operations wait for a lock. Their later statements must see what others committed during that wait.
 BEGIN_READ_COMMITTED: Final = statement("BEGIN ISOLATION LEVEL READ COMMITTED")
 COMMIT: Final = statement("COMMIT")
 # `synchronous_commit` is raised to `on`, and never lowered: an operator may have chosen `remote_apply`. A warning at
