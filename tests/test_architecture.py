@@ -321,7 +321,6 @@ TESTED_BY: Final = {
     f"{PACKAGE}.server.check_config": "server/test_operating.py",
     f"{PACKAGE}.server.config.webhooks": "server/test_webhooks.py",
     f"{PACKAGE}.server.consumers": "server/test_operating.py",
-    f"{PACKAGE}.server.database": "server/test_backup.py",
     f"{PACKAGE}.server.deliveries": "server/test_operating.py",
     f"{PACKAGE}.server.payments": "server/test_operating.py",
     f"{PACKAGE}.server.report": "server/test_operating.py",

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Self
+from urllib.parse import urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -140,6 +141,11 @@ def empty_database(isolation: str = READ_COMMITTED) -> str:
     conninfo = _database(isolation)
     execute(conninfo, _CLEAR)
     return conninfo
+
+
+def url_of(conninfo: str) -> str:
+    """Return the URL of a connection string, as in a configuration of `serve`."""
+    return f"postgresql:///?{urlencode(conninfo_to_dict(conninfo))}"
 
 
 def end_connections(conninfo: str) -> None:

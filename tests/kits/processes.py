@@ -3,11 +3,12 @@
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,6 +93,14 @@ def await_lines(log: Path, pattern: str, count: int = 1) -> None:
         time.sleep(0.01)
 
 
+def await_true(is_true: Callable[[], bool]) -> None:
+    """Wait until the function returns true."""
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def token_in(folder: Path) -> str:
     """Return the first token in the configuration that `init` wrote to `folder`."""
     found = re.search(r'^value = "([^"]+)"', (folder / CONFIGURATION).read_text("utf-8"), re.MULTILINE)
@@ -145,6 +154,19 @@ class HttpClient:
         idempotency_key: str | None = None,
     ) -> httpx.Response:
         """Send a signed request."""
+        signed = self.signed(method, path, body, nonce=nonce, idempotency_key=idempotency_key)
+        return unsigned(method, signed.target_uri, headers=list(signed.headers), content=signed.body)
+
+    def signed(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        nonce: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> RequestMessage:
+        """Return a signed request."""
         content = b"" if body is None else json.dumps(body).encode()
         headers: tuple[tuple[str, str], ...] = (("authorization", f"GNAP {self.token}"),)
         if content:
@@ -153,8 +175,7 @@ class HttpClient:
             headers += (("idempotency-key", f'"{idempotency_key}"'),)
         request = RequestMessage(method, f"{self.base_url}{path}", headers, content)
         keys = ["idempotency-key"] if idempotency_key is not None else []
-        signed = sign(request, self.key, created=datetime.now(UTC), also=keys, nonce=nonce)
-        return unsigned(method, signed.target_uri, headers=list(signed.headers), content=content)
+        return sign(request, self.key, created=datetime.now(UTC), also=keys, nonce=nonce)
 
 
 def unsigned(method: str, url: str, **options: Any) -> httpx.Response:
@@ -207,6 +228,13 @@ class Bank:
         text = self.configuration.read_text("utf-8")
         assert old in text
         self.configuration.write_text(text.replace(old, new), "utf-8")
+
+    def beside(self, folder: Path) -> "Bank":
+        """Return a copy of this folder for another instance of the same service, on a port of its own."""
+        shutil.copytree(self.folder, folder)
+        other = Bank(folder, free_port())
+        other.edit(f"\nport = {self.port}\n", f"\nport = {other.port}\n")
+        return other
 
     @contextmanager
     def serving(self, command: Sequence[str] = COMMAND) -> Iterator["subprocess.Popen[bytes]"]:

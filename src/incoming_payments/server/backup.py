@@ -5,7 +5,7 @@ from pathlib import Path
 from incoming_payments.errors import BackupFailed
 from incoming_payments.server.audit import audit
 from incoming_payments.server.config.settings import Settings
-from incoming_payments.server.database import opened
+from incoming_payments.server.database import opened, opened_file
 
 
 def backup(settings: Settings, target: Path, *, with_audit: bool = False) -> int:
@@ -16,7 +16,7 @@ def backup(settings: Settings, target: Path, *, with_audit: bool = False) -> int
     Raises `ConfigurationError` when the database does not exist, `BackupFailed` when the folder of `target` does not
     exist or the copy fails, `StoreError` when the database fails, and `AuditFailed` when the copy cannot be audited.
     """
-    with opened(settings, "to back up") as store:
+    with opened_file(settings, "to back up", instead="back up the server with pg_dump or pg_basebackup") as store:
         if not target.parent.is_dir():
             raise BackupFailed(
                 f"{target}: the folder {target.parent} does not exist: create the folder, or choose another target"

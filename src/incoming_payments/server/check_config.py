@@ -14,7 +14,7 @@ from incoming_payments.server.report import print_json
 def check_config(path: Path, *, as_json: bool) -> int:
     """Check the configuration at `path` with its files, print the result, and return the exit status.
 
-    The command opens no connection. It reads the consumers in the database if a process has the database open. Raises
+    The command opens no connection. It reads the consumers in an SQLite file if a process has the file open. Raises
     `ConfigurationError` for a wrong configuration, unless the result is printed as JSON.
     """
     try:
@@ -38,7 +38,8 @@ def check_config(path: Path, *, as_json: bool) -> int:
 
 def _check_folder(settings: Settings) -> None:
     """Raise `ConfigurationError` if there is no folder for the database, which `serve` would create."""
-    folder = settings.given.database.parent
-    if not folder.is_dir():
+    database = settings.given.database
+    if isinstance(database, Path) and not database.parent.is_dir():
+        folder = database.parent
         text = f"{settings.path}: database: the directory {folder} does not exist: create it for the database"
         raise ConfigurationError(text, setting="database")

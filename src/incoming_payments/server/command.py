@@ -1,4 +1,4 @@
-"""The command line: `init`, `serve`, `backup`, `audit`, `reindex`, `sign`, `demo`, and the operator commands."""
+"""The command line: the commands, with their arguments."""
 
 import argparse
 import importlib.metadata
@@ -10,7 +10,7 @@ from typing import get_args
 
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
 from incoming_payments.gnap import Dialect
-from incoming_payments.server import operating
+from incoming_payments.server import migrate, operating
 from incoming_payments.server.audit import audit
 from incoming_payments.server.backup import backup, reindex
 from incoming_payments.server.config.settings import Settings, load_settings
@@ -65,7 +65,12 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--dialect", choices=get_args(Dialect), help="the form of the introspection answers (default: rfc9767)"
     )
-    command.set_defaults(run=lambda given: init(given.folder, given.port, given.authorization_server, given.dialect))
+    command.add_argument(
+        "--database-url", metavar="URL", help="the PostgreSQL database to use, in place of a new SQLite file"
+    )
+    command.set_defaults(
+        run=lambda given: init(given.folder, given.port, given.authorization_server, given.dialect, given.database_url)
+    )
     command = commands.add_parser("serve", help="serve incoming payments over HTTP")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
     command.set_defaults(run=lambda options: _with_settings(options.config, serve))
@@ -85,6 +90,7 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("reindex", help="index the references of all payments; the service may be running")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
     command.set_defaults(run=lambda options: _with_settings(options.config, reindex))
+    migrate.add_parser(commands, CONFIGURATION, _with_settings)
     operating.add_parsers(commands, CONFIGURATION, _with_settings)
     sign.add_parser(commands, CONFIGURATION)
     command = commands.add_parser("demo", help="show a whole payment: create, pay by STREAM, crash, complete")

@@ -3,18 +3,19 @@
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from incoming_payments.domain.feed import ConsumerState
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
 from incoming_payments.flows.machinery.ports import Ports
 from incoming_payments.server.config.settings import Settings
-from incoming_payments.server.database import opened
+from incoming_payments.server.database import is_served, opened
 from incoming_payments.server.payments import time_text
 from incoming_payments.server.report import Row, print_json, print_table
 from incoming_payments.service import IncomingPayments
-from incoming_payments.stores.sqlite import SqliteStore
-from incoming_payments.stores.sqlite._lock_file import Text, text_of_open
+
+if TYPE_CHECKING:
+    from incoming_payments.server.database import Store
 
 _COLUMNS: Final = ("name", "state", "oldestDueAt", "failingSince", "disabledAt", "kinds", "walletAddresses")
 
@@ -86,9 +87,9 @@ def unused(settings: Settings) -> Iterator[str]:
 
 
 def unused_while_served(settings: Settings) -> list[str]:
-    """Return the warnings of `unused` if a process has the database open. So this never upgrades a database."""
+    """Return the warnings of `unused` if a process has an SQLite file open. So this never upgrades a database."""
     try:
-        if text_of_open(f"{settings.given.database}-lock") != Text.IN_USE:
+        if not is_served(settings):
             return []
         return list(unused(settings))
     except (OSError, IncomingPaymentsError) as error:
@@ -100,7 +101,7 @@ def _configured(settings: Settings) -> set[str]:
     return {table.name for table in settings.webhooks} | {table.name for table in settings.given.consumer}
 
 
-def _service(settings: Settings, store: SqliteStore) -> IncomingPayments:
+def _service(settings: Settings, store: "Store") -> IncomingPayments:
     return IncomingPayments(policy=settings.policy, ports=Ports(store=store, feed=store.feed))
 
 

@@ -52,15 +52,16 @@ def with_health(application: Application, service: AsyncIncomingPayments) -> App
     """
 
     async def live() -> Response:
-        return _health(is_well=True)
+        return health(is_well=True)
 
     async def ready() -> Response:
-        return _health(is_well=await service.is_ready())
+        return health(is_well=await service.is_ready())
 
     return _with_answers(application, {LIVE: live, READY: ready})
 
 
-def _health(*, is_well: bool) -> Response:
+def health(*, is_well: bool) -> Response:
+    """Return the response of `LIVE` or `READY`."""
     return Response(200 if is_well else 503, (("Cache-Control", "no-store"),), b"")
 
 

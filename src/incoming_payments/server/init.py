@@ -14,6 +14,8 @@ from incoming_payments.gnap import Dialect
 from incoming_payments.httpsig import PrivateKey
 from incoming_payments.limits import PORT_MAX, SERVER_SECRET_BYTES_MIN
 from incoming_payments.server.config.advice import is_loopback
+from incoming_payments.server.config.postgres import postgres_database
+from incoming_payments.server.config.setting import toml
 from incoming_payments.server.config.template import template
 
 CONFIGURATION: Final = "incoming-payments.toml"
@@ -26,14 +28,21 @@ _SERVICE_KEY_ID: Final = "service-key-1"
 PEER_TOKEN: Final = "peer-token.txt"  # noqa: S105 - the name of a file
 
 
-def init(folder: Path, port: int, introspection: str | None = None, dialect: Dialect | None = None) -> int:
+def init(
+    folder: Path,
+    port: int,
+    introspection: str | None = None,
+    dialect: Dialect | None = None,
+    database_url: str | None = None,
+) -> int:
     """Write the files for a service on `port` to `folder`, and return the exit status.
 
     `introspection` is the introspection endpoint of the authorization server, with `rfc9767` as its default dialect. If
-    it is `None`, the service gets a token for development.
+    it is `None`, the service gets a token for development. `database_url` is the URL of a PostgreSQL database. If it is
+    `None`, the service gets an SQLite file.
 
-    Raises `ConfigurationError` when the port is out of range, the endpoint is not a URL, a dialect is given without an
-    endpoint, a file exists, or a file cannot be written. In each case, no new file remains.
+    Raises `ConfigurationError` when the port is out of range, the endpoint or the database is not a URL, a dialect is
+    given without an endpoint, a file exists, or a file cannot be written. In each case, no new file remains.
     """
     if not 1 <= port <= PORT_MAX:
         raise ConfigurationError(f"--port must be from 1 to {PORT_MAX}, not {port}", setting="port")
@@ -58,6 +67,7 @@ def init(folder: Path, port: int, introspection: str | None = None, dialect: Dia
         token=secrets.token_hex(32) if introspection is None else "example",
         introspection=introspection or f"{base_url}/auth/introspect",
         dialect=dialect,
+        database=toml(_database(database_url)),
         jwk=CLIENT_JWK,
         service_key=SERVICE_KEY,
         service_key_id=_SERVICE_KEY_ID,
@@ -73,8 +83,21 @@ def init(folder: Path, port: int, introspection: str | None = None, dialect: Dia
         print(f"Check auth_server, which is {grants}, and the wallet addresses in {folder / CONFIGURATION}.")
     if introspection is not None and has_key:
         print(f"Register the key of this service, {folder / SERVICE_JWK}, at the authorization server.")
+    if database_url is not None:
+        print(f"Create the tables: incoming-payments migrate --config {folder / CONFIGURATION}")
     print(f"Next: incoming-payments serve --config {folder / CONFIGURATION}")
     return 0
+
+
+def _database(url: str | None) -> str:
+    """Return the value of the setting `database`. Raises `ConfigurationError` when `url` is no URL of PostgreSQL."""
+    if url is None:
+        return "payments.sqlite3"
+    try:
+        postgres_database(url)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--database-url {error.description}", setting="database-url") from None
+    return url
 
 
 def _of_endpoint(introspection: str, dialect: Dialect) -> tuple[str, set[str]]:

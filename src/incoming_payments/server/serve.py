@@ -1,4 +1,4 @@
-"""`incoming-payments serve`: the service on uvicorn, with the SQLite store, in one process or more."""
+"""`incoming-payments serve`: the service on uvicorn, in one process or more."""
 
 import gc
 import logging
@@ -25,7 +25,8 @@ from incoming_payments.server.config.settings import Settings
 from incoming_payments.server.config.tables import QuotasTable
 from incoming_payments.server.connections import Connections
 from incoming_payments.server.consumers import unused
-from incoming_payments.server.database import naming_database
+from incoming_payments.server.database import store_for_workers
+from incoming_payments.server.drain import Drain, with_drain
 from incoming_payments.server.fixed_paths import Application, with_document, with_health
 from incoming_payments.server.listeners import Listeners, open_listeners
 from incoming_payments.server.metrics import Metrics
@@ -34,21 +35,23 @@ from incoming_payments.server.pull import registering, with_pull, with_pull_list
 from incoming_payments.server.reload import ReloadableApplication, hangups
 from incoming_payments.server.workers import hold_signals, run_workers
 from incoming_payments.service import AsyncIncomingPayments
-from incoming_payments.stores.sqlite import AsyncSqliteStore
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from incoming_payments.server.database import AsyncStore
 
 logger = logging.getLogger(__name__)
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or Ctrl-C, and return the exit status.
+    """Serve until SIGTERM or Ctrl-C, and return the exit status. SIGTERM begins a drain (see `Drain`).
 
     On SIGHUP, the service reads the configuration again (see `ReloadableApplication`).
 
-    Raises `ConfigurationError` when the address or the database cannot be used or uvicorn is not installed, and
-    `StoreStopped` when the disk of the database fails or its files change.
+    Raises `ConfigurationError` when the address or the database cannot be used or uvicorn is not installed,
+    `StoreUnavailable` when the database does not answer at the start, and `StoreStopped` when the disk of an SQLite
+    database fails or its files change.
     """
     try:
         import httptools  # noqa: F401 - uvicorn would import it later, with a worse message
@@ -75,8 +78,7 @@ def serve(settings: Settings) -> int:
     ):
         metrics = Metrics.of(given.listen)
         observer = None if metrics is None else metrics.observer
-        with naming_database():
-            store = AsyncSqliteStore(given.database, on_stop=on_stop, observer=observer, reference=given.reference)
+        store = store_for_workers(settings, on_stop, observer)
         for warning in unused(settings):
             _warn(warning, settings)
         # The quotas are made once, so that they keep their counts when the settings change.
@@ -93,11 +95,13 @@ def serve(settings: Settings) -> int:
             # uvicorn replaces these handlers while it runs, and raises the signal again after it has stopped.
             server.should_exit = True
 
+        drain = Drain(given.listen.drain_s, stop)
+
         def work(number: int, sockets: Listeners, beat: Callable[[], None]) -> int:
             if metrics is not None:
                 metrics.serve(number)
             application.reload_on(signals)
-            server.config.app = with_tasks(logged, beating(beat), *tasks)
+            server.config.app = with_tasks(with_drain(logged, drain), drain.install, beating(beat), *tasks)
             server.run(sockets=list(sockets))
             return exit_status(stops)
 
@@ -108,10 +112,10 @@ def serve(settings: Settings) -> int:
         # Garbage collection skips the loaded modules. This saves 10 to 17 ms for each full collection (packets, p99),
         # and the workers share the memory of these modules.
         gc.freeze()
-        return run_workers(listeners, work, application.reload)
+        return run_workers(listeners, work, application.reload, drain_s=given.listen.drain_s)
 
 
-def _tasks(settings: Settings, service: AsyncIncomingPayments, store: AsyncSqliteStore) -> Iterator[Task]:
+def _tasks(settings: Settings, service: AsyncIncomingPayments, store: "AsyncStore") -> Iterator[Task]:
     """Yield the background tasks of each worker."""
     yield sweeping(service, store.feed, settings.given.sweep)
     if settings.webhooks:
@@ -157,7 +161,7 @@ def http_config(application: Application) -> "uvicorn.Config":
 
 def build(
     settings: Settings,
-    store: AsyncSqliteStore,
+    store: "AsyncStore",
     connections: Connections,
     observer: Observer | None = None,
     quotas: AsyncQuotas | None = None,

@@ -35,7 +35,7 @@ def hold_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
-def run_workers(listeners: Sequence[Listeners], work: Work, on_hangup: Callable[[], None]) -> int:
+def run_workers(listeners: Sequence[Listeners], work: Work, on_hangup: Callable[[], None], *, drain_s: int = 0) -> int:
     """Run `work` in a process for each of `listeners` until a signal stops them, and return the exit status.
 
     `work` gets the number of its worker (from 0), its listeners, and a heartbeat function. `work` must call this
@@ -46,7 +46,8 @@ def run_workers(listeners: Sequence[Listeners], work: Work, on_hangup: Callable[
     The calling process supervises the workers:
 
     - SIGTERM and SIGINT (Ctrl-C) stop all workers. The status is 0, or 1 if a worker is killed or fails meanwhile. A
-      worker that has not stopped after some 20 seconds is killed.
+      worker that has not stopped some 20 seconds after its drain, which takes `drain_s` seconds, is killed. The
+      workers get each further signal as SIGTERM, which ends their drain.
     - SIGHUP calls `on_hangup`, so that later workers have the new settings. All workers get the signal too.
     - A worker that a signal has killed, or that has ended with status 0, is replaced after a second.
     - A worker that sends no heartbeat for `limits.WORKER_SILENT_S_MAX` seconds is killed, and then replaced. The time
@@ -60,16 +61,19 @@ def run_workers(listeners: Sequence[Listeners], work: Work, on_hangup: Callable[
     if len(listeners) == 1:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         return work(0, listeners[0], _do_nothing)
-    return _Supervisor(listeners, work, on_hangup).run()
+    return _Supervisor(listeners, work, on_hangup, drain_s + _STOP_S_MAX).run()
 
 
 class _Supervisor:
     """Starts and replaces workers. Signals wait until `sigwait` takes them one by one, so signals interrupt no step."""
 
-    def __init__(self, listeners: Sequence[Listeners], work: Work, on_hangup: Callable[[], None]) -> None:
+    def __init__(
+        self, listeners: Sequence[Listeners], work: Work, on_hangup: Callable[[], None], stop_s_max: float
+    ) -> None:
         self._listeners = listeners
         self._work = work
         self._on_hangup = on_hangup
+        self._stop_s_max = stop_s_max
         self._numbers: dict[int, int] = {}  # the numbers of the workers, by their process ids
         self._lost: list[int] = []  # the numbers of the workers to replace
         self._is_stopping = False
@@ -153,7 +157,7 @@ class _Supervisor:
         elif time.monotonic() >= self._stop_by_s:
             text = "workers %s have not stopped after %d seconds, so the service kills them"
             numbers = ", ".join(map(str, sorted(self._numbers.values())))
-            log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, numbers, _STOP_S_MAX)
+            log_event(logger, logging.ERROR, LogEvent.WORKER_LOST, text, numbers, self._stop_s_max)
             self._signal(signal.SIGKILL)
 
     def _listen_to(self, pid: int, number: int) -> None:
@@ -189,10 +193,10 @@ class _Supervisor:
 
     def _stop(self, *, status: int) -> None:
         self._status = max(status, self._status)
+        self._signal(signal.SIGTERM)
         if not self._is_stopping:
             self._is_stopping, self._lost = True, []
-            self._signal(signal.SIGTERM)
-            self._stop_by_s = time.monotonic() + _STOP_S_MAX
+            self._stop_by_s = time.monotonic() + self._stop_s_max
             for listener in itertools.chain.from_iterable(self._listeners):
                 listener.close()  # the port accepts connections until the workers close their copies too
 

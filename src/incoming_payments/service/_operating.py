@@ -18,7 +18,8 @@ from incoming_payments.service._base import Service
 
 logger = logging.getLogger(__name__)
 
-_NO_PAYMENT: Final = PaymentId("00000000-0000-0000-0000-000000000000")
+# a valid id, because a store may refuse an invalid one without its database
+_NO_PAYMENT: Final = PaymentId("00000000-0000-7000-8000-000000000000")
 
 
 def announce_expired(service: Service[Any], *, limit: int = SWEEP_PAYMENTS_MAX) -> Flow[int]:

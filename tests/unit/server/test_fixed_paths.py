@@ -68,7 +68,7 @@ def test_health_can_be_switched_off(folder: Path) -> None:
 
         async def get() -> int:
             settings = load_settings(path)
-            async with AsyncSqliteStore(settings.given.database) as store:
+            async with AsyncSqliteStore(folder / "payments.sqlite3") as store:
                 transport = httpx.ASGITransport(build(settings, store, Connections(settings.given)))
                 async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
                     return (await client.get("/readyz")).status_code

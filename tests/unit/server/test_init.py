@@ -35,6 +35,28 @@ def test_init_writes_the_files_for_serve(tmp_path: Path, capsys: pytest.CaptureF
     assert f"Next: incoming-payments serve --config {folder / CONFIGURATION}" == then
 
 
+def test_init_for_a_postgresql_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The configuration names the database. The output names the command that creates the tables, and no password."""
+    assert main(["init", str(tmp_path), "--database-url", 'postgresql://bank:hunter2"@db.internal/bank']) == 0
+    settings = load_settings(tmp_path / CONFIGURATION)
+    assert str(settings.given.database) == "the PostgreSQL database bank at db.internal"
+    output = capsys.readouterr().out
+    assert f"\nCreate the tables: incoming-payments migrate --config {tmp_path / CONFIGURATION}\n" in output
+    assert "hunter2" not in output
+
+
+@pytest.mark.parametrize("url", ["payments.sqlite3", "postgresql://bank:hunter2@[db/bank"])
+def test_init_for_a_wrong_url_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str) -> None:
+    """The error names the option, and shows no password."""
+    assert main(["init", str(tmp_path / "new"), "--database-url", url]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(
+        "incoming-payments: --database-url is not a URL of PostgreSQL: write for example postgresql"
+    )
+    assert "hunter2" not in error
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
 def test_files_of_init_are_private(folder: Path) -> None:
     """Only the owner can enter the folder, or read a file with a key, a secret or a token."""
@@ -87,6 +109,7 @@ OPTIONAL: Final = {
 def test_each_optional_setting_can_be_uncommented(folder: Path) -> None:
     """Each setting that the configuration shows as a comment is accepted without its `#`, alone and with all others."""
     path = folder / CONFIGURATION
+    (folder / "database-password.txt").write_text("a password", "utf-8")
     text = path.read_text("utf-8")
     lines = list(OPTIONAL)
     assert lines

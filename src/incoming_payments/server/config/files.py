@@ -12,6 +12,7 @@ from attrs import field, frozen
 from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.limits import CONFIGURATION_BYTES_MAX, PEER_TOKEN_CHARS_MIN, SERVER_SECRET_BYTES_MIN
+from incoming_payments.server.config.postgres import DatabasePassword, PostgresDatabase, is_url, postgres_database
 
 POSIX = os.name == "posix"  # on other systems, the mode of a file does not define the access of users
 
@@ -135,8 +136,13 @@ class Files:
         """Return the content of a file with a private key."""
         return Pem(self.folder / name, self.read(name, PRIVATE))
 
-    def database(self, name: str) -> Path:
-        """Return the path of the database, which may not exist yet. Raises `ConfigurationError`."""
+    def database(self, name: str) -> Path | PostgresDatabase:
+        """Return the path of an SQLite file, which may not exist yet, or a database on a PostgreSQL server.
+
+        Raises `ConfigurationError`.
+        """
+        if is_url(name):
+            return postgres_database(name)
         if not name or "\0" in name:
             raise ConfigurationError("must not be empty, and must not contain NUL")
         if name == ":memory:":
@@ -146,7 +152,10 @@ class Files:
             )
             raise ConfigurationError(text)
         if "://" in name or name.startswith("file:"):
-            text = 'must be the name of an SQLite file, such as "payments.sqlite3", and must not be a URL'
+            text = (
+                'must be the name of an SQLite file, such as "payments.sqlite3", or a URL such as '
+                '"postgresql://user@host/database"'
+            )
             raise ConfigurationError(text)
         if name.startswith("~"):
             raise ConfigurationError("begins with ~, which serve does not expand: write the whole path")
@@ -174,6 +183,17 @@ class Files:
     def webhook_secret(self, name: str) -> WebhookSecretText:
         """Return the secret in a file, of which `WebhookEndpoint` checks the form."""
         return WebhookSecretText(self.read(name, PRIVATE).decode("ascii", "replace").strip())
+
+    def password(self, name: str) -> DatabasePassword:
+        """Return the password in a file, without the end of its line."""
+        content = self.read(name, PRIVATE)
+        try:
+            password = content.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            password = ""
+        if not password or "\0" in password:
+            raise InvalidValue(f"{self.folder / name} must hold only the password of the role, in UTF-8")
+        return DatabasePassword(password)
 
     def peer_token(self, name: str) -> PeerToken:
         """Return the bearer token in a file."""

@@ -37,6 +37,7 @@ from incoming_payments.server.config.files import (
     read_bounded,
 )
 from incoming_payments.server.config.packets import packets_of
+from incoming_payments.server.config.postgres import DatabasePassword, PostgresDatabase
 from incoming_payments.server.config.reader import HARMLESS_NAME, Once, naming, read, refused
 from incoming_payments.server.config.setting import differences
 from incoming_payments.server.config.tables import NEED_RESTART, Configuration, LimitsTable
@@ -139,7 +140,8 @@ def _hooks(files: Files) -> dict[Any, Callable[[Any], object]]:
     return {
         AccessToken: AccessToken,
         ClientKey: partial(read_client_key, files),
-        Path: files.database,
+        Path | PostgresDatabase: files.database,
+        DatabasePassword: files.password,
         PeerToken: files.peer_token,
         Pem: files.pem,
         ServerSecret: files.server_secret,

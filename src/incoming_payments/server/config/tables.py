@@ -16,6 +16,7 @@ from incoming_payments.httpsig import Shape
 from incoming_payments.limits import (
     CLOCK_SKEW_S_DEFAULT,
     CLOCK_SKEW_S_MAX,
+    DRAIN_S_MAX,
     EXPIRY_S_MAX_DEFAULT,
     IDEMPOTENCY_KEY_S_DEFAULT,
     METADATA_BYTES_DEFAULT,
@@ -31,6 +32,7 @@ from incoming_payments.limits import (
 from incoming_payments.server.config.access import AuthorizationServerTable, TokenTable
 from incoming_payments.server.config.events import ConsumerTable, EventsTable
 from incoming_payments.server.config.packets import IlpTable, PeerTable
+from incoming_payments.server.config.postgres import PostgresDatabase, PostgresTable
 from incoming_payments.server.config.setting import invalid, setting, table, tables_of, toml
 from incoming_payments.server.config.sweep import SweepTable
 from incoming_payments.server.config.wallet_addresses import WalletAddressesTable, WalletAddressTable
@@ -80,6 +82,12 @@ class ListenTable:
         "the number of processes that serve requests, at most one for each processor",
         1,
         bounds=(1, WORKERS_MAX),
+    )
+    drain_s: int = setting(
+        "for how many seconds after SIGTERM the service still accepts requests, while `/readyz` answers 503, so that a "
+        "proxy turns to other instances; see [rolling restarts](production.md#rolling-restarts)",
+        0,
+        bounds=(0, DRAIN_S_MAX),
     )
     mount: str | None = setting(
         'the path in front of `/incoming-payments` in requests that reach this service; `""` if a proxy '
@@ -204,8 +212,10 @@ class Configuration:
         written='"{base_url}"',
     )
     auth_server: str = setting("the URL where clients request grants (GNAP)", written='"{auth_server}"')
-    database: Path = setting(
-        "the SQLite file for the payments, which other processes may use at the same time", written='"payments.sqlite3"'
+    database: Path | PostgresDatabase = setting(
+        "the SQLite file for the payments, or a URL of PostgreSQL such as `postgresql://bank@db.internal/bank`. Other "
+        "processes may use the database at the same time",
+        written="{database}",
     )
     reference: str | None = setting(
         "the member of `metadata` by which your own app finds payments, such as `externalRef`. If the database has "
@@ -215,6 +225,7 @@ class Configuration:
         check=_check_reference,
         written='"externalRef"',
     )
+    postgres: PostgresTable = table("The connections to PostgreSQL, if `database` is a URL.", PostgresTable())
     listen: ListenTable = table("The address to listen on.", ListenTable())
     wallet_address: tuple[WalletAddressTable, ...] = table(
         "A wallet address that this service hosts. This table excludes [wallet_addresses].",

@@ -135,6 +135,7 @@ class Engine:
 
         If `wait` is false, wait for no thread of the store: the garbage collector may call this in any thread.
         """
+        _engines.discard(self)  # a child of a later fork must not open this store again
         self._workers.end(wait=wait)
         self._pool.close()
 

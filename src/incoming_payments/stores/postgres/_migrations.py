@@ -58,7 +58,7 @@ def check_schema(conninfo: str) -> None:
         raise StoreUnusable(f"the database has the encoding {encoding}: create a database with the encoding UTF8")
 
 
-_HOW: Final = "call `incoming_payments.stores.postgres.migrate(conninfo)`"
+_HOW: Final = "run `incoming-payments migrate`, or call `incoming_payments.stores.postgres.migrate(conninfo)`"
 
 
 def migrate(conninfo: str, step: Step = "all", versions: Sequence[Version] = VERSIONS) -> None:

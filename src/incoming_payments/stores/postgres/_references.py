@@ -52,6 +52,6 @@ def require_member(setting: Result, reference: str) -> None:
         found = "no member" if member is None else f"the member {member}"
         raise ConfigurationError(
             f"the database indexes {found} of the metadata of its payments, and not {reference}: correct the setting "
-            "reference, or call `PostgresStore(conninfo).reindex(...)`",
+            "reference, or run `incoming-payments reindex`, or call `PostgresStore(conninfo).reindex(...)`",
             setting="reference",
         )

@@ -6,6 +6,7 @@ because every operation works under each of them. No statement depends on the ti
 `search_path`.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import psycopg
@@ -64,14 +65,34 @@ def connection_string(conninfo: str) -> str:
     """
     try:
         chosen = conninfo_to_dict(conninfo)
+        _check_place(chosen)
         several = {"target_session_attrs": "read-write"} if "," in str(chosen.get("host", "")) else {}
         return make_conninfo("", **{**_CONNECTION, **several, **chosen, "client_encoding": "UTF8"})
-    except psycopg.ProgrammingError as error:
+    except psycopg.ProgrammingError:
+        # The text of psycopg is left out, because it may contain a part of the password.
         raise ConfigurationError(
-            f"conninfo is not a connection string of PostgreSQL ({str(error).strip()}): write for example "
-            "postgresql://user@host/database",
+            "conninfo is not a connection string of PostgreSQL: write for example postgresql://user@host/database, and "
+            "in the password of a URL, write %40 for @, %2F for / and %25 for %",
             setting="conninfo",
         ) from None
+
+
+def _check_place(chosen: Mapping[str, object]) -> None:
+    """Raise psycopg's error if the host or the port may be a part of a password, which messages must not show."""
+    ports = str(chosen.get("port", "")).split(",")
+    if "@" in str(chosen.get("host", "")) or not all(port.isdigit() or not port for port in ports):
+        raise psycopg.ProgrammingError("@ in the host, or a port that is no number")
+
+
+def database_name(conninfo: str) -> str:
+    """Return a text for messages that names the database, without a password."""
+    chosen = conninfo_to_dict(conninfo)
+    return f"the PostgreSQL database {chosen.get('dbname', '(default)')} at {chosen.get('host', '(default)')}"
+
+
+def with_password(conninfo: str, password: str) -> str:
+    """Return `conninfo` with `password`."""
+    return make_conninfo(conninfo, password=password)
 
 
 # The arguments with which psycopg connects.

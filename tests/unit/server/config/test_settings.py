@@ -46,6 +46,7 @@ reference = "externalRef"
 host = "::1"
 port = 9001
 workers = 1
+drain_s = 5
 mount = "/proxied"
 health = false
 metrics_port = 9464
@@ -177,7 +178,12 @@ def test_full_configuration_has_every_setting() -> None:
     document = tomllib.loads(FULL)
     rights = [right for token in document["token"] for right in token["rights"]]
     for table in TABLES:
-        if table.name in {"authorization_server", "wallet_addresses", "webhooks"}:  # these have their own tests
+        if table.name in {
+            "authorization_server",
+            "wallet_addresses",
+            "webhooks",
+            "postgres",
+        }:  # they have their own tests
             continue
         found = rights if table.name == "rights" else document.get(table.name, document)
         given = set().union(*found) if isinstance(found, list) else set(found)
@@ -485,8 +491,8 @@ WRONG: Final = [
         ("database", f'database = "{name}"', "database", says)
         for name, says in {
             ":memory:": 'is ":memory:", but payments must survive a restart: give the name of a file, such as',
-            "file:p.sqlite3?mode=memory": 'must be the name of an SQLite file, such as "payments.sqlite3", and must n',
-            "postgresql://bank:SECRET@localhost/bank": 'such as "payments.sqlite3", and must not be a URL',
+            "file:p.sqlite3?mode=memory": 'must be the name of an SQLite file, such as "payments.sqlite3", or a URL',
+            "mysql://bank:SECRET@localhost/bank": 'or a URL such as "postgresql://user@host/database"',
             "~/payments.sqlite3": "begins with ~, which serve does not expand: write the whole path",
             ".": "is the folder ",
             "payments/": "payments: give the name of a file in this folder",

@@ -21,6 +21,7 @@ VALUES: Final[dict[str, Any]] = {
     "service_key_id": "i",
     "secret": "s",
     "peer_token": "p",
+    "database": '"d"',
 }
 
 

@@ -118,3 +118,21 @@ def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "psycopg_pool", None)
     with pytest.raises(ImportError, match=r"needs psycopg .*: run pip install 'incoming-payments"):
         runpy.run_module("incoming_payments.stores.postgres.__init__")
+
+
+FORKING_LATER = """
+import os, sys, threading
+from incoming_payments.stores.postgres import PostgresStore
+
+store = PostgresStore(sys.argv[1])
+store.close()
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+sys.exit(threading.active_count() - 1)
+"""
+
+
+def test_a_forked_child_does_not_open_a_closed_store(database: str) -> None:
+    """The child has no thread of the store."""
+    subprocess.run([sys.executable, "-c", FORKING_LATER, database], check=True, timeout=60)

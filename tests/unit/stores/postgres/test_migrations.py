@@ -48,7 +48,9 @@ def versions(database: str) -> Any:
 
 def test_a_database_without_tables_is_refused(fresh: str) -> None:
     """The error names the function. After `migrate`, the stores open."""
-    with pytest.raises(StoreUnusable, match=r"has no tables of incoming-payments: call `.*migrate"):
+    with pytest.raises(
+        StoreUnusable, match=r"has no tables of incoming-payments: run `incoming-payments migrate`, or call `"
+    ):
         PostgresStore(fresh)
     with async_view(fresh) as view, pytest.raises(StoreUnusable, match="has no tables of incoming-payments"):
         create(view)
@@ -102,7 +104,7 @@ def test_an_older_database_is_refused(fresh: str, monkeypatch: pytest.MonkeyPatc
     """The new code needs the steps before."""
     migrate(fresh)
     monkeypatch.setattr(_migrations, "VERSION", 2)
-    with pytest.raises(StoreUnusable, match="has version 1, and this program needs version 2: call `incoming_payments"):
+    with pytest.raises(StoreUnusable, match="has version 1, and this program needs version 2: run `incoming-payments"):
         PostgresStore(fresh)
 
 

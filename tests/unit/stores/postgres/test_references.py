@@ -80,7 +80,7 @@ def test_first_store_of_a_new_database_names_the_member(database: str) -> None:
         PostgresStore(database, reference="invoice")
     assert caught.value.description == (
         "the database indexes the member externalRef of the metadata of its payments, and not invoice: correct the "
-        "setting reference, or call `PostgresStore(conninfo).reindex(...)`"
+        "setting reference, or run `incoming-payments reindex`, or call `PostgresStore(conninfo).reindex(...)`"
     )
     assert caught.value.details == {"setting": "reference"}
 
