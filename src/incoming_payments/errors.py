@@ -50,6 +50,7 @@ IncomingPaymentsError              has a code, a description and details
 ├── PaymentExists                  the payment id was used twice
 ├── BrokenDecision                 the values to store contradict each other: a bug in the decision
 ├── ApprovalRequired               the money of a packet needs the approval of the host
+├── LeaseLost                      a handler acknowledges a delivery whose lease it no longer has
 ├── RetryLater                     a handler of deliveries asks for a later attempt
 ├── HandlerGone                    a handler of deliveries wants no more of them
 ├── PortMissing                    a flow needs a port that the host did not pass
@@ -367,6 +368,10 @@ class ApprovalRequired(IncomingPaymentsError, code="approval_required"):
     def __init__(self, description: str, payment: Any) -> None:
         super().__init__(description)
         self.payment = payment
+
+
+class LeaseLost(IncomingPaymentsError, code="lease_lost"):
+    """A handler acknowledges a delivery whose lease it no longer has. Another process may have the delivery."""
 
 
 class RetryLater(IncomingPaymentsError, code="retry_later"):

@@ -327,7 +327,9 @@ def bank(folder: Path, record_path: Path, seed: int) -> None:
     left, numbers = pending(entries), itertools.count(len(entries))
     record, choose = ClientRecord(record_path), random.Random(f"{seed} {len(entries)}")
     payables = Payables(folder / CREATED)
-    with _opened(load_settings(folder / CONFIGURATION).given.database) as store:
+    database = load_settings(folder / CONFIGURATION).given.database
+    assert isinstance(database, Path)
+    with _opened(database) as store:
         for request in left:
             _credit_once(store, record, request)
         while not _is_ending(folder):
