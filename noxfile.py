@@ -204,6 +204,13 @@ def postgres(session: nox.Session) -> None:
 
 
 @nox.session
+def served(session: nox.Session) -> None:
+    """Kill `serve` with four workers, and its PostgreSQL primary: `nox -s served [-- --rounds N --seed S]`."""
+    _install(session, "tests")
+    session.run("python", "-m", "campaigns.postgres.served", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
 def openapi(session: nox.Session) -> None:
     """Let schemathesis test `serve` with signed requests: `nox -s openapi [-- --cases N --seed S]`."""
     _install(session, "tests")

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from campaigns.crash.records import (
     CALL,
@@ -102,16 +102,28 @@ class Payment:
         return sum(int(credit["amount"]) for credit in self.credits.values())
 
 
+Tables = tuple[Sequence[Row], Sequence[Row], Sequence[Row]]  # payments, credits, and events in order
+
+
 def check(database: Path, paths: Iterable[Path], *, settled: bool = True) -> Report:
-    """Compare the records with the database.
+    """Compare the records with a SQLite file.
 
     With `settled`, every request must have its final answer. Without it, the clients may still be running.
     """
-    records = read_records(paths)
     with closing(sqlite3.connect(database)) as connection:
         connection.row_factory = sqlite3.Row
         sound = [row[0] for row in connection.execute("PRAGMA integrity_check")]
         payments, credits, events = (connection.execute(query).fetchall() for query in _TABLES)
+    report = check_tables((payments, credits, events), paths, settled=settled)
+    return evolve(
+        report, violations=[*(("the file is sound", line) for line in sound if line != "ok"), *report.violations]
+    )
+
+
+def check_tables(tables: Tables, paths: Iterable[Path], *, settled: bool = True) -> Report:
+    """Compare the records with the tables of any database."""
+    records = read_records(paths)
+    payments, credits, events = tables
     credits_of, events_of = defaultdict[str, dict[str, Row]](dict), defaultdict[str, list[Row]](list)
     for credit in credits:
         credits_of[credit["payment_id"]][credit["credit_id"]] = credit
@@ -121,8 +133,7 @@ def check(database: Path, paths: Iterable[Path], *, settled: bool = True) -> Rep
         row["id"]: Payment(row, credits_of.pop(row["id"], {}), events_of.pop(row["id"], []), records)
         for row in payments
     }
-    violations: list[Violation] = [("the file is sound", line) for line in sound if line != "ok"]
-    violations += [("no credit without its payment", id) for id in {*credits_of, *events_of}]
+    violations: list[Violation] = [("no credit without its payment", id) for id in {*credits_of, *events_of}]
     violations += _check_answers(records, found)
     violations += _check_closing(records, found)
     if settled:
