@@ -9,6 +9,7 @@ nox -s disk              let syncs fail at random, and check 1,000 disks after p
 nox -s docs              write the generated parts of the docs
 nox -s edge              measure an honest peer's rate behind nginx during attacks: [-- --seconds S --turns N]
 nox -s failover          kill a PostgreSQL primary and promote its standby, 20 times: [-- --rounds N --seed S]
+nox -s served            kill serve on PostgreSQL, and its primary, 100 times: [-- --rounds N --seed S]
 nox -s fuzz              fuzz the parsers, the verification and the service, a minute for each target: [-- --help]
 nox -s interop           cross-check signatures with other implementations: [-- --rounds N --seed N]
 nox -s mutants           measure how many small changes of the code the tests notice: [-- PACKAGE...]
