@@ -9,6 +9,7 @@ nox -s disk              let syncs fail at random, and check 1,000 disks after p
 nox -s docs              write the generated parts of the docs
 nox -s edge              measure an honest peer's rate behind nginx during attacks: [-- --seconds S --turns N]
 nox -s failover          kill a PostgreSQL primary and promote its standby, 20 times: [-- --rounds N --seed S]
+nox -s served            kill serve on PostgreSQL, and its primary, 100 times: [-- --rounds N --seed S]
 nox -s fuzz              fuzz the parsers, the verification and the service, a minute for each target: [-- --help]
 nox -s interop           cross-check signatures with other implementations: [-- --rounds N --seed N]
 nox -s mutants           measure how many small changes of the code the tests notice: [-- PACKAGE...]
@@ -201,6 +202,13 @@ def postgres(session: nox.Session) -> None:
     """Kill PostgreSQL and its clients under load, and cut connections: `nox -s postgres [-- --rounds N --seed S]`."""
     _install(session, "tests")
     session.run("python", "-m", "campaigns.postgres.crash", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
+def served(session: nox.Session) -> None:
+    """Kill `serve` with four workers, and its PostgreSQL primary: `nox -s served [-- --rounds N --seed S]`."""
+    _install(session, "tests")
+    session.run("python", "-m", "campaigns.postgres.served", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session

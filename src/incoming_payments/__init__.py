@@ -19,6 +19,7 @@ from incoming_payments.domain.events import (
     EventKind,
 )
 from incoming_payments.domain.feed import (
+    Acknowledged,
     Consumer,
     ConsumerName,
     ConsumerState,
@@ -89,6 +90,7 @@ from incoming_payments.errors import (
     IdempotencyKeyReused,
     IncomingPaymentsError,
     InvalidValue,
+    LeaseLost,
     Malformed,
     MalformedAddress,
     MalformedField,
@@ -187,6 +189,7 @@ __all__ = [
     "AccessRight",
     "AccessToken",
     "AccessTokenInfo",
+    "Acknowledged",
     "Amount",
     "AmountOverflow",
     "AmountTooLarge",
@@ -251,6 +254,7 @@ __all__ = [
     "IncomingPaymentsError",
     "Introspector",
     "InvalidValue",
+    "LeaseLost",
     "Malformed",
     "MalformedAddress",
     "MalformedField",

@@ -41,7 +41,7 @@ IncomingPaymentsError              has a code, a description and details
 │   ├── ClientKeysUnavailable
 │   ├── ClockBehind
 │   └── WalletAddressesUnavailable
-├── StoreError                     the store failed, and changed nothing as far as it knows
+├── StoreError                     the store failed
 │   ├── StoreUnavailable (PortUnavailable)    for now: repeat the call
 │   └── StoreUnusable              until an operator repairs it
 │       └── StoreStopped           until an operator repairs the disk or the files, and restarts the processes
@@ -50,6 +50,7 @@ IncomingPaymentsError              has a code, a description and details
 ├── PaymentExists                  the payment id was used twice
 ├── BrokenDecision                 the values to store contradict each other: a bug in the decision
 ├── ApprovalRequired               the money of a packet needs the approval of the host
+├── LeaseLost                      a handler acknowledges a delivery whose lease it no longer has
 ├── RetryLater                     a handler of deliveries asks for a later attempt
 ├── HandlerGone                    a handler of deliveries wants no more of them
 ├── PortMissing                    a flow needs a port that the host did not pass
@@ -86,10 +87,7 @@ class IncomingPaymentsError(Exception):
 
 
 class InvalidValue(IncomingPaymentsError, ValueError, code="invalid_value"):
-    """An argument of a value is invalid.
-
-    `details["member"]` is the name of the wrong argument, if it has a name.
-    """
+    """An argument of a value is invalid. `details["member"]` is the name of the argument, if it has a name."""
 
 
 # --- input that cannot be read -----------------------------------------------------------------
@@ -339,7 +337,8 @@ class StoreStopped(StoreUnusable, code="store_stopped"):
     """The store has stopped, because the disk may not contain the data that the store would acknowledge.
 
     A write or a sync failed, or the database files were removed, replaced or shortened. Every process that has the
-    database open refuses every call. Check the disk and the files, end these processes, and start again.
+    database open refuses every call. Check the disk and the files, end these processes, and start again. Then repeat
+    the same call, because its change may be on the disk all the same. Credit ids make the retry safe.
     """
 
 
@@ -371,10 +370,14 @@ class ApprovalRequired(IncomingPaymentsError, code="approval_required"):
         self.payment = payment
 
 
+class LeaseLost(IncomingPaymentsError, code="lease_lost"):
+    """A handler acknowledges a delivery whose lease it no longer has. Another process may have the delivery."""
+
+
 class RetryLater(IncomingPaymentsError, code="retry_later"):
     """A handler of deliveries asks for the next attempt after `after_s` seconds, or later. The log has the description.
 
-    For `throttle_s` seconds, the relay that has called the handler begins no attempt of any delivery.
+    For `throttle_s` seconds, the relay that called the handler begins no attempt of any delivery.
 
     >>> RetryLater("the core ledger is closed until midnight", after_s=3600, throttle_s=3600).after_s
     3600.0

@@ -103,7 +103,9 @@ PULL_ERROR_CHARS_MAX: Final = 2000  # the length of an error in a request; the s
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter of this size
 JSON_DEPTH_MAX: Final = 32  # levels of a whole body, so that the parser stays below its recursion limit
 JSON_BRACKETS_MAX: Final = 16 * 1024  # opening brackets in a body, even in strings; each array or object takes memory
-ANSWER_VALUES_MAX: Final = 2048  # brackets and commas of an object of another system, 1 us each; 64 rights have 800
+ANSWER_VALUES_MAX: Final = (
+    2048  # brackets and commas of an object of another system, up to 3 us each; 64 rights have 800
+)
 JSON_NUMBER_CHARS_MAX: Final = 64  # the length of a number, because converting an integer takes quadratic time
 
 # --- HTTP, RFC 9421, RFC 9651 ---
@@ -175,6 +177,7 @@ BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause; after an outage, the servi
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
 DOCUMENTS_MAX: Final = 1024  # documents in one cache, which take at most 40 MB, if all clients have the largest key set
+MISSING_DOCUMENTS_MAX: Final = 256  # URLs in one cache whose document does not exist, or could not be fetched yet
 FETCHES_MAX: Final = 128  # simultaneous fetches of unknown key sets, at most 600 KB each with asyncio over TLS
 FETCHES_OF_DOMAIN_MAX: Final = 2  # fetches from one parent domain when half of all are in use; its server may be slow
 WALLET_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown wallet addresses, which are from your own service
@@ -305,6 +308,7 @@ for _smaller, _larger, _why in (
     (LOOK_UPS_OF_DOMAIN_MAX, LOOK_UPS_MAX // 2, "one domain must not take all look-ups"),
     (FETCHES_OF_DOMAIN_MAX, FETCHES_MAX // 2, "one domain must not take all fetches"),
     (FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch needs a connection"),
+    (1 + FETCHES_MAX, MISSING_DOCUMENTS_MAX, "some document must not be in a fetch, so that a cache can drop it"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "the largest cached answer must be a valid answer"),
     (INTROSPECTION_S_DEFAULT, INTROSPECTION_S_MAX, "the default time must be a valid setting"),
     (WEBHOOK_S_DEFAULT, WEBHOOK_S_MAX, "the default time must be a valid setting"),

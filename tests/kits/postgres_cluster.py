@@ -227,6 +227,12 @@ class Cluster:
             target_session_attrs="read-write",
         )
 
+    @property
+    def url(self) -> str:
+        """Return `conninfo` as a URL."""
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in self._hosts)
+        return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
+
     def rebuild(self) -> None:
         """Make the server that is not the primary its synchronous standby, by a new copy of the primary."""
         self.primary.set("synchronous_standby_names", "")  # the copy must not wait for a standby when it is promoted

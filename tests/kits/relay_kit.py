@@ -94,14 +94,14 @@ class Host:
 
     # --- the relay ---
 
-    def handle(self, delivery: Delivery) -> None:
+    def handle(self, delivery: Delivery) -> object:
         """Handle a delivery, in a thread."""
         self.handled.append(delivery)
-        self.answer(delivery)
+        return self.answer(delivery)
 
-    async def handle_in_loop(self, delivery: Delivery) -> None:
+    async def handle_in_loop(self, delivery: Delivery) -> object:
         """Handle a delivery, in the event loop."""
-        await asyncio.to_thread(self.handle, delivery)
+        return await asyncio.to_thread(self.handle, delivery)
 
     @property
     def payloads(self) -> list[list[str]]:

@@ -62,6 +62,7 @@ CODES = {
     "ApprovalRequired": "approval_required",
     "ConsumerNotFound": "unknown_consumer",
     "DeliveryNotFound": "unknown_delivery",
+    "LeaseLost": "lease_lost",
     "RetryLater": "retry_later",
     "HandlerGone": "handler_gone",
     "PortMissing": "port_missing",

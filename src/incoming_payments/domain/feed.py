@@ -329,6 +329,11 @@ class Failed:
 Result = Delivered | Released | Failed
 
 
+@frozen
+class Acknowledged:
+    """The answer of a handler that has acknowledged its delivery itself, so that the relay stores no result."""
+
+
 @frozen(kw_only=True)
 class Settled:
     """What a store writes after a result: the end of the delivery, or the time of its next attempt.

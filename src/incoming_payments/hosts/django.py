@@ -26,8 +26,8 @@ def routes(application: WsgiApplication | AsgiApplication) -> list[URLPattern]:
     """
     require_application(application, AsgiApplication, WsgiApplication)
     is_sync = isinstance(application, WsgiApplication)
-    # mypy does not see that the view fits the type of the application.
-    view: Callable[..., Any] = partial(_answer if is_sync else _answer_async, application)  # type: ignore[arg-type]
+    answer = _answer if is_sync else _answer_async
+    view: Callable[..., Any] = partial(answer, application)  # type: ignore[arg-type]  # `is_sync` fits
     return [re_path(rf"(?s)^{re.escape(path[1:])}(?:/.*)?\Z", csrf_exempt(view)) for path in application.paths]
 
 

@@ -11,7 +11,7 @@ import logging
 import math
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 from typing import Any, Final, Generic, TypeVar
@@ -27,6 +27,7 @@ from incoming_payments.limits import (
     DOCUMENT_STALE_S_MAX,
     DOCUMENTS_MAX,
     INTROSPECTION_S_MAX,
+    MISSING_DOCUMENTS_MAX,
 )
 from incoming_payments.observers.log import LineLimit, LogEvent, log_event
 from incoming_payments.outbound import _forks
@@ -198,17 +199,23 @@ class Documents(Generic[T]):
         return None
 
     def _keep(self, entry: Entry[T]) -> None:
-        """Make `entry` the most recently used entry. A full cache first drops an entry that has no document.
+        """Make `entry` the most recently used entry. A new entry may take the place of another one.
 
-        Among these entries, one with a fetch in flight is dropped last, because otherwise a second fetch of its URL
-        could begin.
+        Entries without a document have places of their own. Otherwise a failed fetch would be forgotten at once when
+        the cache is full of documents, and the next request would begin another one.
         """
-        self._entries.pop(entry.url, None)
-        if len(self._entries) >= DOCUMENTS_MAX:
-            others = self._entries.values()
-            worst = min(others, key=lambda other: (other.document is not None, other.flight is not None))
-            del self._entries[worst.url]
+        if self._entries.pop(entry.url, None) is None:
+            self._drop_oldest(DOCUMENTS_MAX, [other for other in self._entries.values() if other.document is not None])
+            self._drop_oldest(
+                MISSING_DOCUMENTS_MAX, [other for other in self._entries.values() if other.document is None]
+            )
         self._entries[entry.url] = entry
+
+    def _drop_oldest(self, most: int, kept: Sequence[Entry[T]]) -> None:
+        """Drop the least recently used entry of `kept` if there are `most` or more, but none with a fetch in flight."""
+        if len(kept) >= most:
+            idle = next(entry for entry in kept if entry.flight is None)
+            del self._entries[idle.url]
 
 
 def _domain(url: str) -> str:

@@ -41,7 +41,10 @@ class Begin:
 
 @frozen
 class Handle:
-    """Call the handler. Raise its exception, or `TimeoutError` after the longest attempt."""
+    """Call the handler, and answer whether it has acknowledged the delivery itself.
+
+    Raise the exception of the handler, or `TimeoutError` after the longest attempt.
+    """
 
     attempt: Attempt
 
@@ -189,9 +192,10 @@ class Core:
 
     def _attempting(self, attempt: Attempt) -> Steps:
         delivery, settings, begin_s = attempt.delivery, self.settings, time.perf_counter()
+        has_acknowledged = False
         error: BaseException | None = None
         try:
-            yield Handle(attempt)
+            has_acknowledged = yield Handle(attempt)
         except (Exception, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001 - it is logged
             error = raised
         duration_s = time.perf_counter() - begin_s
@@ -202,7 +206,7 @@ class Core:
         result = result_of(error, delivery, settings.retry, self._clock(), random.random())  # noqa: S311 - no secret
         if isinstance(result, Failed) and self._may_go_down(result):
             self._in_doubt.add(attempt)  # claim nothing until the state of the consumer is known
-        is_stored = yield from self._settling(delivery, result)
+        is_stored = has_acknowledged or (yield from self._settling(delivery, result))
         if self._report is not None:
             outcome = outcome_of(error, is_stored=is_stored)
             self._report(DeliveryAttempted(consumer=self._name, outcome=outcome, duration_s=duration_s))

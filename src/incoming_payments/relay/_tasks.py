@@ -8,6 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from incoming_payments.domain.feed import Acknowledged
 from incoming_payments.flows.machinery.bounded import BoundedCall, Threads
 from incoming_payments.ports import AsyncFeed, Feed, Observation
 from incoming_payments.relay._core import Ask, Begin, Core, Handle, Pause, Step, Steps
@@ -114,13 +115,13 @@ class AsyncRelay:
         self._woken.clear()
         return is_woken
 
-    def _handle(self, attempt: Attempt) -> None:
+    def _handle(self, attempt: Attempt) -> bool:
         with self._core.running(attempt):
-            call_handler(self._settings.handler, attempt)
+            return call_handler(self._settings.handler, attempt)
 
-    async def _handle_in_loop(self, attempt: Attempt) -> None:
+    async def _handle_in_loop(self, attempt: Attempt) -> bool:
         with self._core.running(attempt):
-            await self._settings.handler(attempt.delivery)
+            return isinstance(await self._settings.handler(attempt.delivery), Acknowledged)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> bool:

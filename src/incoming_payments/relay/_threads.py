@@ -119,6 +119,6 @@ class Relay:
         while not self._core.is_stopping and (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(left_s, _LOOK_S))
 
-    def _handle(self, attempt: Attempt) -> None:
+    def _handle(self, attempt: Attempt) -> bool:
         with self._core.running(attempt):
-            call_handler(self._settings.handler, attempt)
+            return call_handler(self._settings.handler, attempt)

@@ -49,16 +49,12 @@ class _Member:
 
 @frozen
 class _Stream:
-    """The row of a stream with events that the consumer has not handled, under ("stream", name, payment).
+    """The row of a stream with events that the consumer has not handled, under ("stream", name, payment)."""
 
-    The events up to the version `acknowledged` are handled. `head` is the version of the last event that the filter
-    admits. An open stream has a delivery that has not ended.
-    """
-
-    acknowledged: int
-    head: int
+    acknowledged: int  # the consumer has handled the events up to this version
+    head: int  # the version of the last event that the filter admits
     due_at: datetime
-    is_open: bool = False
+    is_open: bool = False  # a delivery has not ended
 
 
 @frozen

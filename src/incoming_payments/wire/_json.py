@@ -12,12 +12,19 @@ _NAME_CHARS_MAX: Final = 100  # the length of a member name in an error message
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max: int = limits.JSON_DEPTH_MAX) -> Any:
+def read_json(
+    body: bytes,
+    *,
+    bytes_max: int = limits.BODY_BYTES_MAX,
+    depth_max: int = limits.JSON_DEPTH_MAX,
+    size_max: int | None = None,
+) -> Any:
     """Read the JSON value in `body`, with the restrictions of I-JSON (RFC 7493) and the limits of this library.
 
     Raises `MalformedJson` for a body that is too long, too deep or not UTF-8, or that begins with a byte order mark.
     Raises it also for too many brackets, for duplicate members, for NaN, for numbers that are too long or that a double
-    cannot represent exactly, and for NUL and lone surrogates in strings.
+    cannot represent exactly, for NUL and lone surrogates in strings, and for more values than fit into `size_max` bytes
+    of compact JSON.
     """
     if len(body) > bytes_max:
         raise MalformedJson(f"the body is larger than {bytes_max} bytes: send a smaller body")
@@ -26,7 +33,7 @@ def read_json(body: bytes, *, bytes_max: int = limits.BODY_BYTES_MAX, depth_max:
             f"the body has more than {limits.JSON_BRACKETS_MAX} opening brackets [ and {{: send fewer arrays"
         )
     try:
-        return strict.read_json(body, depth_max=depth_max, to_store=True)
+        return strict.read_json(body, depth_max=depth_max, size_max=size_max, to_store=True)
     except strict.JsonRefused as refused:
         raise _malformed(refused) from None
 

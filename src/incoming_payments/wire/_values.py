@@ -27,6 +27,9 @@ JSON_MEDIA_TYPE: Final = "application/json"
 _DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
+# What `read_json` counts for the members of a create request beside `metadata`: seven, and some room.
+_OTHER_MEMBERS_BYTES: Final = 64
+
 # --- create requests -----------------------------------------------------------------------------
 
 
@@ -69,7 +72,7 @@ def read_create_request(
     >>> read_create_request(b'{"walletAddress": "https://bank.example/alice"}').wallet_address
     'https://bank.example/alice'
     """
-    document = read_json(body)
+    document = read_json(body, size_max=metadata_bytes_max + _OTHER_MEMBERS_BYTES)
     request = read_document(document, _read_creation)
     if request.metadata is not None:
         _check_metadata(document["metadata"], request.metadata, metadata_bytes_max, metadata_depth_max)

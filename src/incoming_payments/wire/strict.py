@@ -75,12 +75,16 @@ def read_object(text: bytes) -> dict[str, Any]:
     return value
 
 
-def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store: bool = False) -> Any:
+def read_json(
+    octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, size_max: int | None = None, to_store: bool = False
+) -> Any:
     """Return the JSON value in `octets`. Raises `JsonRefused` for the first fault, and no other exception.
 
     The text must be UTF-8 (RFC 8259 §8.1) and must have no byte order mark. A name that occurs twice in an object is
     refused, because two readers could see two values. `NaN` and `Infinity`, which are not JSON, values that are nested
-    too deeply, and numbers with too many digits are refused too. If `to_store` is true, values that a database or a
+    too deeply, and numbers with too many digits are refused too. With `size_max`, so are more members, elements and
+    fractions than fit into so many bytes of compact JSON, because each takes much longer to read than a byte of a
+    string. If `to_store` is true, values that a database or a
     client could change are also refused: numbers that a double cannot hold (RFC 7493 §2.2), NUL, and lone surrogates.
     """
     try:
@@ -89,7 +93,8 @@ def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store
             # `json.loads` raises the same error
             raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
         # The text is UTF-8, so only an escape can produce a forbidden character.
-        walk = _Walk(depth_max, exact=to_store, checks_strings=to_store and "\\u" in text)
+        checks_strings = to_store and "\\u" in text
+        walk = _Walk(depth_max, size_max or len(octets), exact=to_store, checks_strings=checks_strings)
         return walk.value(_DECODER.decode(text), 0)
     except UnicodeDecodeError:
         raise JsonRefused("is not JSON", "is not UTF-8") from None
@@ -101,18 +106,14 @@ def read_json(octets: bytes, *, depth_max: int = limits.JSON_DEPTH_MAX, to_store
         raise JsonRefused("is not JSON", fault, position=error.pos) from None
 
 
-# The decoder keeps details that the default JSON decoder loses. It returns an object as a tuple of its members, an
-# integer as the bytes of its text, and another number as its text.
-class _Fraction(str):  # a number with a fraction or an exponent
-    __slots__ = ()
-
-
+# The decoder keeps details that the default JSON decoder loses. It returns an object as a tuple of its members, and a
+# number as the bytes of its text.
 class _Constant(str):
     __slots__ = ()
 
 
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=tuple, parse_int=str.encode, parse_float=_Fraction, parse_constant=_Constant
+    object_pairs_hook=tuple, parse_int=str.encode, parse_float=str.encode, parse_constant=_Constant
 )
 # NUL, which PostgreSQL cannot store, and surrogates, which no encoder can write
 _FORBIDDEN: Final = re.compile("[\0\ud800-\udfff]")
@@ -121,10 +122,11 @@ _FORBIDDEN: Final = re.compile("[\0\ud800-\udfff]")
 class _Walk:
     """A walk through a decoded text. It returns the value, or raises `JsonRefused` or `RecursionError`."""
 
-    __slots__ = "_checks_strings", "_depth_max", "_exact"
+    __slots__ = "_checks_strings", "_depth_max", "_exact", "_left", "_size_max"
 
-    def __init__(self, depth_max: int, *, exact: bool, checks_strings: bool) -> None:
+    def __init__(self, depth_max: int, size_max: int, *, exact: bool, checks_strings: bool) -> None:
         self._depth_max = depth_max
+        self._size_max = self._left = size_max
         self._exact = exact
         self._checks_strings = checks_strings
 
@@ -135,14 +137,12 @@ class _Walk:
             if self._checks_strings:
                 _check_string(raw)
             return raw
-        if kind is bytes and len(raw) <= limits.JSON_NUMBER_CHARS_MAX:
-            return -0.0 if self._exact and raw == b"-0" else int(raw)
+        if kind is bytes:
+            return self._number(raw)
         if kind is tuple:
             return self._object(raw, depth + 1)
         if kind is list:
             return self._array(raw, depth + 1)
-        if kind is bytes or kind is _Fraction:
-            return self._number(raw)
         if kind is _Constant:
             raise JsonRefused(f"has {raw}, which is not JSON", f"is {raw}, {_NO_NUMBER}")
         return raw  # the value is true, false or null
@@ -150,6 +150,7 @@ class _Walk:
     def _object(self, pairs: tuple[tuple[str, Any], ...], depth: int) -> dict[str, Any]:
         if depth > self._depth_max:
             raise RecursionError
+        self._spend(2 * len(pairs))
         members = dict(pairs)
         if len(members) != len(pairs):
             [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
@@ -169,6 +170,7 @@ class _Walk:
     def _array(self, items: list[Any], depth: int) -> list[Any]:
         if depth > self._depth_max:
             raise RecursionError
+        self._spend(2 * len(items))
         values: list[Any] = []
         try:
             for item in items:
@@ -178,13 +180,23 @@ class _Walk:
             raise
         return values
 
-    def _number(self, text: str) -> float:
-        if len(text) > limits.JSON_NUMBER_CHARS_MAX:
+    def _number(self, raw: bytes) -> float:
+        if len(raw) > limits.JSON_NUMBER_CHARS_MAX:
             raise JsonRefused("has a number with too many digits", _LONG)
-        value = float(text)
-        if self._exact and not _is_exact(text, value):
+        if raw.lstrip(b"-").isdigit():
+            return -0.0 if self._exact and raw == b"-0" else int(raw)
+        self._spend(len(raw) - 1)
+        value = float(raw)
+        if self._exact and not _is_exact(raw.decode(), value):
             raise JsonRefused("has a number that a double cannot hold", _INEXACT)
         return value
+
+    def _spend(self, size: int) -> None:
+        """Count `size` bytes of compact JSON: a member or element and its separator have at least two."""
+        self._left -= size
+        if self._left < 0:
+            fault = f"is larger than {self._size_max} bytes as compact JSON"
+            raise JsonRefused(fault, f"makes the body larger than {self._size_max} bytes as compact JSON: send less")
 
 
 _NO_NUMBER: Final = "which is not JSON: leave out the member, or write a number"

@@ -1,30 +1,53 @@
 """The processor time of hostile inputs, in a short form of the campaign. It compares times of one thread in one run."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 import pytest
 
-from campaigns.cost.bodies import COST_MAX, harmless, refused_create
+from campaigns.cost.bodies import BODIES_MAX, COST_MAX, CREATE, harmless, refused_create
 from campaigns.cost.campaign import costs_of, head_costs, hostile_bodies, pieces_of
 from campaigns.cost.measure import GROWTH_MAX, Reader, processor_s, repeated, untraced, worst_growth
 from campaigns.cost.readers import COVERED, CREATED, READERS, URL, fetched_documents, signed, text, verified
+from incoming_payments.errors import MalformedJson
 from incoming_payments.httpsig import RequestMessage, content_digest
 from incoming_payments.limits import (
     HEADER_BYTES_MAX,
+    METADATA_BYTES_DEFAULT,
     QUERY_PARAMETERS_MAX,
     SF_CHARS_MAX,
     SF_PARTS_MAX,
     SF_STRICT_CHARS_MAX,
     SIGNATURES_MAX,
 )
+from incoming_payments.wire import read_create_request
 
 
 def test_body_of_a_stranger_costs_little() -> None:
     """No body of the limit's size costs more than six times a harmless one of that size."""
     cost, body = costs_of(refused_create, hostile_bodies(seed=1, count=20), repeats=2)[0]
     assert cost <= COST_MAX, body[:100]
+
+
+def test_largest_body_of_a_client_costs_little_more_than_the_largest_metadata() -> None:
+    """A client with a token can send many short values. Most of them do not fit into metadata, and are not read."""
+    ends = CREATE, b"0]}}"
+    valid, largest = (
+        max(processor_s(read_body, [repeated(ends, piece, size, fewer) for fewer in range(3)]) for piece in PIECES)
+        for size in (len(CREATE) + METADATA_BYTES_DEFAULT, BODIES_MAX)
+    )
+    assert largest <= 3 * valid
+
+
+PIECES: Final = (b"1,", b"0.1,", b"1e9,", b"2e-310,", b'"",', b'{"":1},', b'"\\u0041",', b"null,")
+
+
+def read_body(body: bytes) -> None:
+    """Read a create request, which may be refused."""
+    with suppress(MalformedJson), untraced():
+        read_create_request(body)
 
 
 def test_header_field_of_a_stranger_costs_little() -> None:

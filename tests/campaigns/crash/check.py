@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from campaigns.crash.records import (
     CALL,
@@ -23,6 +23,7 @@ from campaigns.crash.records import (
     ORDER,
     PACKET,
     RETRIED,
+    UNKNOWN,
     SentRequest,
     entries_in,
 )
@@ -101,16 +102,28 @@ class Payment:
         return sum(int(credit["amount"]) for credit in self.credits.values())
 
 
+Tables = tuple[Sequence[Row], Sequence[Row], Sequence[Row]]  # payments, credits, and events in order
+
+
 def check(database: Path, paths: Iterable[Path], *, settled: bool = True) -> Report:
-    """Compare the records with the database.
+    """Compare the records with a SQLite file.
 
     With `settled`, every request must have its final answer. Without it, the clients may still be running.
     """
-    records = read_records(paths)
     with closing(sqlite3.connect(database)) as connection:
         connection.row_factory = sqlite3.Row
         sound = [row[0] for row in connection.execute("PRAGMA integrity_check")]
         payments, credits, events = (connection.execute(query).fetchall() for query in _TABLES)
+    report = check_tables((payments, credits, events), paths, settled=settled)
+    return evolve(
+        report, violations=[*(("the file is sound", line) for line in sound if line != "ok"), *report.violations]
+    )
+
+
+def check_tables(tables: Tables, paths: Iterable[Path], *, settled: bool = True) -> Report:
+    """Compare the records with the tables of any database."""
+    records = read_records(paths)
+    payments, credits, events = tables
     credits_of, events_of = defaultdict[str, dict[str, Row]](dict), defaultdict[str, list[Row]](list)
     for credit in credits:
         credits_of[credit["payment_id"]][credit["credit_id"]] = credit
@@ -120,8 +133,7 @@ def check(database: Path, paths: Iterable[Path], *, settled: bool = True) -> Rep
         row["id"]: Payment(row, credits_of.pop(row["id"], {}), events_of.pop(row["id"], []), records)
         for row in payments
     }
-    violations: list[Violation] = [("the file is sound", line) for line in sound if line != "ok"]
-    violations += [("no credit without its payment", id) for id in {*credits_of, *events_of}]
+    violations: list[Violation] = [("no credit without its payment", id) for id in {*credits_of, *events_of}]
     violations += _check_answers(records, found)
     violations += _check_closing(records, found)
     if settled:
@@ -178,7 +190,7 @@ def _check_answers(records: Records, payments: Mapping[str, Payment]) -> Iterato
     orders = Counter(payment.row["text"] for payment in payments.values() if payment.row["text"] is not None)
     yield from (("an order has one payment", f"{order}: {count}") for order, count in orders.items() if count > 1)
     attempts = sum(
-        1 + (records.answers.get(key, []).count(NO_ANSWER) if one.kind == CREATE else 0)
+        1 + (sum(answer in UNKNOWN for answer in records.answers.get(key, ())) if one.kind == CREATE else 0)
         for key, one in records.requests.items()
         if one.kind in {CREATE, ORDER}
     )

@@ -5,13 +5,16 @@
 `ROLE` is `sender` (pays by STREAM packets over HTTP), `creator` (creates, lists and completes payments by signed HTTP
 requests) or `banking` (credits money by `receive` on the database file). When the file `END` is in the folder, each
 client finishes its requests and ends. A client that was killed is started again with the same record. It repeats each
-request without a final answer, and continues.
+request without a final answer, and continues. The banking client kills itself when its store has stopped: its last call
+may be on the disk or not, and a repeat in a new process finds out.
 """
 
 import base64
 import http.client
 import itertools
+import os
 import random
+import signal
 import struct
 import sys
 import threading
@@ -35,6 +38,7 @@ from campaigns.crash.records import (
     ORDER,
     PACKET,
     RETRIED,
+    STOPPED,
     ClientRecord,
     Reader,
     ReceivedAnswer,
@@ -323,7 +327,9 @@ def bank(folder: Path, record_path: Path, seed: int) -> None:
     left, numbers = pending(entries), itertools.count(len(entries))
     record, choose = ClientRecord(record_path), random.Random(f"{seed} {len(entries)}")
     payables = Payables(folder / CREATED)
-    with _opened(load_settings(folder / CONFIGURATION).given.database) as store:
+    database = load_settings(folder / CONFIGURATION).given.database
+    assert isinstance(database, Path)
+    with _opened(database) as store:
         for request in left:
             _credit_once(store, record, request)
         while not _is_ending(folder):
@@ -359,6 +365,8 @@ def _credit_once(store: SqliteStore, record: ClientRecord, request: SentRequest)
         except IncomingPaymentsError as error:
             answer = error.code
         record.answered(request.key, answer)
+        if answer == STOPPED:  # only the end of this process releases the store
+            os.kill(os.getpid(), signal.SIGKILL)
         if answer not in RETRIED:
             return answer
         time.sleep(_PAUSE_S)

@@ -20,8 +20,10 @@ ORDER: Final = "order"  # a create with an idempotency key, which is also in the
 COMPLETE: Final = "complete"
 LIST: Final = "list"  # the key of each wrong answer to a list request. Right answers are not recorded.
 NO_ANSWER: Final = "no_answer"  # the connection was refused or closed
+STOPPED: Final = "store_stopped"
+UNKNOWN: Final = frozenset({NO_ANSWER, STOPPED})  # the request may have been carried out all the same
 _NOT_NOW: Final = ("T00", "T99", "store_unavailable", "acceptance_unavailable", "approval_pending")
-RETRIED: Final = frozenset({NO_ANSWER, *_NOT_NOW})  # the client repeats the request after these
+RETRIED: Final = UNKNOWN.union(_NOT_NOW)  # the client repeats the request after these
 
 
 @frozen

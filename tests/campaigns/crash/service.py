@@ -1,4 +1,4 @@
-"""The service that is killed: a folder with its configuration and database, and the process that serves it."""
+"""The service that is killed: a folder with its configuration and SQLite file, and the process that serves it."""
 
 import contextlib
 import io
@@ -47,14 +47,22 @@ def _popen(command: Sequence[str], log: Path, env: Mapping[str, str] | None = No
 class Service:
     """One service. Tests kill its processes and start it again. `faults` are names in `crash.faults`."""
 
-    def __init__(self, folder: Path, *, workers: int = 1, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        workers: int = 1,
+        environment: Mapping[str, str] | None = None,
+        database_url: str | None = None,
+    ) -> None:
         self.folder = folder
         self._environment = environment
         self.port = free_port()
         self.log = folder / "service.log"
         self._process: subprocess.Popen[bytes] | None = None
         with contextlib.redirect_stdout(io.StringIO()):
-            assert main(["init", str(folder), "--port", str(self.port)]) == 0
+            database = [] if database_url is None else ["--database-url", database_url]
+            assert main(["init", str(folder), "--port", str(self.port), *database]) == 0
             configuration = folder / CONFIGURATION
             rights = configuration.read_text("utf-8").replace(
                 '["create", "read"]', '["create", "read", "complete", "list"]'

@@ -11,7 +11,7 @@ import pytest
 from campaigns.crash.campaign import run_campaign
 from campaigns.crash.check import Report, check
 from campaigns.crash.payer import Payer
-from campaigns.crash.records import COMPLETE, LIST, ClientRecord, entries_in
+from campaigns.crash.records import COMPLETE, LIST, STOPPED, ClientRecord, entries_in
 from campaigns.crash.service import Service
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing.steps import together
@@ -120,6 +120,7 @@ def test_damaged_file_has_a_violation(payer: Payer) -> None:
 
 ENTRIES: Final[list[tuple[str, Callable[[Payer], object]]]] = [
     ("every request is settled", lambda payer: payer.packet(1)),
+    ("every request is settled", lambda payer: payer.record.answered(payer.packet(1).key, STOPPED)),
     ("refused money is not credited", lambda payer: _answer_all(payer, "F99")),
     ("an answer stays the same", lambda payer: _answer_all(payer, "F08")),
 ]

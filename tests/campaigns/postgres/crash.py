@@ -9,7 +9,7 @@ connections of the server are ended. Before that, the proxy may delay the connec
 a number of bytes, or in the middle of its COMMIT.
 
 At the end, no acknowledged credit may be lost or doubled, the books of the clients must agree with the database, and
-the history of each payment must be linearizable.
+the history of each payment must be linearizable. Each event must have arrived as `relays` says.
 """
 
 import argparse
@@ -23,17 +23,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from attrs import define, field
+from attrs import define, evolve, field
 from psycopg.conninfo import make_conninfo
 
 from campaigns.postgres.check import Report, check
+from campaigns.postgres.relays import check_arrivals
 from campaigns.postgres.workers import STORES, Workers, await_credits, print_report
 from incoming_payments.stores.postgres import migrate
 from kits.postgres import READ_COMMITTED, SERIALIZABLE
 from kits.postgres_cluster import Server, running_server
 from kits.tcp_proxy import Moment, TcpProxy
 
-# What a round kills, and what the proxy does before that.
+# A round chooses one of each: the processes that it kills, and the fault of the proxy before that.
 KILLS: Final = ("server", "server", "worker", "worker", "all workers", "all", "backends")
 FAULTS: Final = ("none", "cut all", "cut after bytes", "cut before COMMIT", "cut after COMMIT", "delay", "refuse")
 _COMMIT: Final = b"COMMIT\0"
@@ -50,6 +51,7 @@ class Figures:
     kills: Counter[str] = field(factory=Counter)
     faults: Counter[str] = field(factory=Counter)
     cuts: int = 0  # connections that were cut at a number of bytes, or at COMMIT
+    arrivals: int = 0  # deliveries that reached their consumer, some of them twice
 
 
 def run_campaign(
@@ -89,7 +91,9 @@ def run_campaign(
             await_credits(server, workers, _CREDITS)
             workers.end()
         figures.cuts = proxy.cuts
-        return figures, check(server.conninfo, folder)
+        figures.arrivals, wrong = check_arrivals(server.conninfo, folder)
+        report = check(server.conninfo, folder)
+    return figures, evolve(report, violations=[*report.violations, *wrong])
 
 
 def inject(proxy: TcpProxy, fault: str, choose: random.Random) -> None:
@@ -150,6 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "acknowledged credits": report.credits_acknowledged,
             "by STREAM packets": report.packets_fulfilled,
             "unknown outcomes": report.unknown_outcomes,
+            "arrivals at the consumer": figures.arrivals,
             "cut connections": figures.cuts,
             **{f"killed: {name}": count for name, count in sorted(figures.kills.items())},
             **{f"proxy: {name}": count for name, count in sorted(figures.faults.items())},

@@ -9,7 +9,8 @@ clients repeat their calls all the time. Then the primary is killed as well, and
 
 At the end, no acknowledged credit may be lost or doubled, the books of the clients must agree with the database, and
 the history of each payment must be linearizable. Reads between an interruption and the promotion are an exception: they
-may see a credit that is not acknowledged, and that the standby does not have. The report counts them.
+may see a credit that is not acknowledged, and that the standby does not have. The report counts them. Each event must
+have arrived as `relays` says.
 """
 
 import argparse
@@ -23,10 +24,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from campaigns.postgres.check import Report, Span, check
 from campaigns.postgres.records import Call, calls_of
+from campaigns.postgres.relays import check_arrivals
 from campaigns.postgres.workers import STORES, Workers, await_credits, print_report
 from incoming_payments.stores.postgres import migrate
 from kits.payment_model import Credit
@@ -47,6 +49,7 @@ class Figures:
 
     interrupted: int = 0  # commits whose wait for the standby was cancelled or terminated
     interruptions: list[Span] = field(factory=list)
+    arrivals: int = 0  # deliveries that reached their consumer, some of them twice
     promoted: list[float] = field(factory=list)  # the moments at which promotions began
     promotions_s: list[float] = field(factory=list)
     credits_s: list[float] = field(factory=list)  # from the begin of a promotion to the first acknowledged credit
@@ -70,10 +73,11 @@ def run_campaign(
                 if loud:
                     print(f"{number + 1}. {kind}: promoted in {figures.promotions_s[-1]:.2f} s", flush=True)
             workers.end()
+        figures.arrivals, wrong = check_arrivals(cluster.conninfo, folder)
         report = check(cluster.conninfo, folder, figures.interruptions)
     calls = calls_of(folder)
     figures.credits_s = [_first_credit_s(calls, moment) for moment in figures.promoted]
-    return figures, report
+    return figures, evolve(report, violations=[*report.violations, *wrong])
 
 
 def _fail_over(cluster: Cluster, kind: str, figures: Figures) -> None:
@@ -128,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "acknowledged credits": report.credits_acknowledged,
             "by STREAM packets": report.packets_fulfilled,
             "unknown outcomes": report.unknown_outcomes,
+            "arrivals at the consumer": figures.arrivals,
             "payments with reads ahead": report.reads_ahead,
             "interrupted commits": figures.interrupted,
             "promotion, median s": f"{statistics.median(figures.promotions_s):.2f}",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeGuard
 
+from campaigns.postgres.relays import EARLY
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import STREAM_CREDITS, Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import StoreUnavailable
@@ -87,6 +88,7 @@ STORES: Final[dict[str, Callable[[str], PaymentStore]]] = {
     "threads": PostgresStore,
     "asyncio": async_view,
     "unprepared": partial(PostgresStore, prepares=False),
+    EARLY: PostgresStore,
     "trusts_reads": lambda conninfo: TrustsReads(PostgresStore(conninfo)),
     "forgets_ids": lambda conninfo: ForgetsIds(PostgresStore(conninfo, prepares=False)),
     "remembers_reads": lambda conninfo: RemembersReads(PostgresStore(conninfo)),

@@ -15,6 +15,7 @@ def test_kills_and_cut_connections_change_no_answer(tmp_path: Path, isolation: s
     assert report.violations == []
     assert report.credits_acknowledged >= 50
     assert figures.kills.total() == 5
+    assert figures.arrivals >= 10
 
 
 def test_a_store_that_credits_under_another_id_is_found(tmp_path: Path) -> None:

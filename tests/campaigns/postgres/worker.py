@@ -4,8 +4,8 @@
 
 All clients of all workers call about the same few payments, which change every `GENERATION_S` seconds. A client whose
 call has an unknown outcome repeats it until it knows the outcome. Clients pay by calls of the store, and by STREAM
-packets to `receive_packet`, which a client repeats byte by byte, like a connector. When the file `END` exists, the
-clients settle the calls that have no outcome yet, and the process ends.
+packets to `receive_packet`, which a client repeats byte by byte, like a connector. A relay delivers the events of all
+workers. When the file `END` exists, the clients settle the calls that have no outcome yet, and the process ends.
 """
 
 import base64
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from campaigns.postgres.records import SUFFIX, UNKNOWN, ClientRecord
+from campaigns.postgres.relays import relaying
 from campaigns.postgres.stores import STORES
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.payment import (
@@ -178,7 +179,7 @@ def main() -> None:
     store = _open(name, conninfo)
     paths = [Path(folder) / f"{prefix}-{number}{SUFFIX}" for number in range(CLIENTS)]
     clients = [Client(store, path, Path(folder) / END) for path in paths]
-    with closing(store), ThreadPoolExecutor(CLIENTS) as executor:
+    with closing(store), relaying(name, conninfo, Path(folder)), ThreadPoolExecutor(CLIENTS) as executor:
         for done in [executor.submit(client.run) for client in clients]:
             done.result()
 

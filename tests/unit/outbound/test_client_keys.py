@@ -229,6 +229,41 @@ def test_full_cache_keeps_the_clients_with_keys(keys: Lookups, peer: Peer, monke
     assert keys.find(client(peer, "/a"), "old") is None  # dropped, and fetched again
 
 
+def test_full_cache_remembers_failed_fetches(keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When other clients have filled the cache, two clients whose fetches fail do not cause one fetch after another."""
+    monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)
+    for name in "abc":
+        keys.find(client(peer, f"/{name}"), "old")
+    peer.publish({}, 500)
+    for _ in range(3):
+        for name in "xy":
+            with pytest.raises(ClientKeysUnavailable):
+                keys.find(client(peer, f"/{name}"), "old")
+    assert len(peer.paths) == 3 + 2
+
+
+def test_least_recent_failure_is_forgotten_first(keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_documents, "MISSING_DOCUMENTS_MAX", 2)
+    peer.publish({}, 404)
+    for name in ("/a", "/b", "/a", "/c", "/a", "/b"):
+        assert keys.find(client(peer, name), "old") is None
+    assert [path.split("/")[1] for path in peer.paths] == ["a", "b", "c", "b"]
+
+
+def test_new_client_stays_in_a_full_cache_while_its_keys_are_fetched(
+    peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another client begins a fetch in the meantime. The new client's keys are then known all the same."""
+    monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)
+    with looking_up(AsyncHttpClientKeys, clock=clock, timeout_s=10.0) as keys:
+        for name in "abc":
+            keys.find(client(peer, f"/{name}"), "old")
+        peer.delay_s = 0.05
+        keys.find_all([(client(peer, "/new"), "old"), (client(peer, "/other"), "old")])
+        assert keys.find(client(peer, "/new"), "old") == OLD
+    assert peer.paths.count("/new/jwks.json") == 1
+
+
 def test_fetches_in_flight_do_not_drop_keys(peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many look-ups at the same time do not drop the keys of others, which may be needed in an outage."""
     monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)

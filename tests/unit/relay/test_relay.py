@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from incoming_payments import (
+    Acknowledged,
     ConfigurationError,
     Consumer,
     ConsumerNotFound,
@@ -118,6 +119,24 @@ def test_payments_do_not_wait_for_each_other(way: str, gate: threading.Event) ->
         assert host.handled[1].payment_id == second
         gate.set()
         eventually(lambda: len(host.records(first)) == 2)
+
+
+@each_way
+def test_handler_may_acknowledge_itself(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The relay then stores no result, and looks for no lost lease."""
+    host = Host(way)
+
+    def acknowledge(delivery: Delivery) -> Acknowledged:
+        assert host.feed.settle(delivery, Delivered(), host.clock())
+        return Acknowledged()
+
+    host.answer = acknowledge
+    with host.relaying():
+        id = host.create()
+        eventually(lambda: host.recorder.observations)
+    assert [record.ending for record in host.records(id)] == [Ending.DELIVERED]
+    assert host.recorder.take() == [DeliveryAttempted(consumer="ledger", outcome="delivered", duration_s=0.0)]
+    assert events_of(caplog) == []
 
 
 @each_way

@@ -59,7 +59,7 @@ def test_sync_relay_refuses_an_async_handler(handler: Any) -> None:
 def test_function_that_returns_a_coroutine_is_no_success(way: str) -> None:
     """The error names the remedy."""
     host = Host(way)
-    host.handle = lambda *args: handle_async(*args)  # type: ignore[method-assign, assignment] # noqa: PLW0108
+    host.handle = lambda *args: handle_async(*args)  # type: ignore[method-assign] # noqa: PLW0108
     with host.relaying():
         id = host.create()
         eventually(lambda: host.records(id) and host.records(id)[0].error)

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from attrs import evolve
@@ -232,6 +232,36 @@ def test_json_within_the_limits_is_accepted(text: bytes, document: object) -> No
     read = read_json(text)
     if document is not None:
         assert read == document
+
+
+SHAPES: Final = {
+    "integers": (b"[", b"1", b"]"),
+    "fractions": (b"[", b"0.1", b"]"),
+    "long fractions": (b"[", b"2e-310", b"]"),
+    "strings": (b"[", b'""', b"]"),
+    "arrays": (b"[", b"[]", b"]"),
+    "objects": (b"[", b'{"":1}', b"]"),
+}
+
+
+@pytest.mark.parametrize(("start", "item", "end"), SHAPES.values(), ids=SHAPES)
+def test_many_values_are_read_only_if_they_fit_into_metadata(start: bytes, item: bytes, end: bytes) -> None:
+    """Metadata of the allowed size is accepted, whatever it is made of. Much more is refused early, with its place."""
+
+    def body(bytes_max: int) -> bytes:
+        count = (bytes_max - len(b'{"a":[]}') + 1) // (len(item) + 1)
+        return (
+            b'{"walletAddress":"https://h.example/a","metadata":{"a":' + start + b",".join([item] * count) + end + b"}}"
+        )
+
+    accepted = read_create_request(body(4000), metadata_bytes_max=4000)
+    assert len(accepted.metadata or "") > 3980
+    with pytest.raises(MalformedJson) as caught:
+        read_create_request(body(5000), metadata_bytes_max=4000)
+    assert caught.value.details["member"].startswith("metadata")
+    with pytest.raises(MalformedJson, match="as compact JSON: send less") as early:
+        read_create_request(body(60_000).replace(b"[]", b"3"), metadata_bytes_max=4000)
+    assert early.value.details["member"].startswith("metadata.a")
 
 
 def test_json_limits_are_arguments() -> None:

@@ -10,18 +10,22 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from attrs import frozen
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from incoming_payments.domain.feed import Delivery, LeasedDelivery
 from incoming_payments.domain.payment import CreditId, PaymentId
 from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreUnusable
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_QUEUE_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import Decide, StoreBatch
+from incoming_payments.stores.postgres._acknowledging import Acknowledgement, aacknowledging, acknowledging
+from incoming_payments.stores.postgres._connections import AsyncConnection, Connection
 from incoming_payments.stores.postgres._drivers import AsyncPool, Pool, atransact, transact
 from incoming_payments.stores.postgres._errors import again
 from incoming_payments.stores.postgres._groups import Groups
@@ -80,7 +84,7 @@ class Engine:
     def _begin(self) -> None:
         self._groups = Groups()
         self._workers = Workers(self._settings.connections)
-        self._pool: Pool = ConnectionPool(**self._settings.pool(), open=True)
+        self._pool: Pool = ConnectionPool(**self._settings.pool(), connection_class=Connection, open=True)
 
     def after_fork_in_child(self) -> None:
         """Open a pool of this process. The threads and the connections belong to the parent."""
@@ -92,6 +96,10 @@ class Engine:
         return self._workers.run(
             partial(transact, self._pool, operation, prepares=self._settings.prepares, begin=begin)
         )
+
+    def acknowledging(self, delivery: Delivery | LeasedDelivery) -> AbstractContextManager[Connection]:
+        """See `PostgresStore.acknowledging`. All of it runs in the thread of the caller."""
+        return acknowledging(self._pool, Acknowledgement(delivery, self.watchers.wake, self._settings.prepares))
 
     def submit(self, operation: Operation[Any], begin: Statement = BEGIN) -> None:
         """Run `operation` some time later, and ignore its errors. Raises `StoreUnusable` and `StoreUnavailable`."""
@@ -165,7 +173,7 @@ class AsyncEngine:
 
     async def _open(self) -> None:
         await asyncio.to_thread(check_schema, self._settings.conninfo)
-        pool: AsyncPool = AsyncConnectionPool(**self._settings.pool(), open=False)
+        pool: AsyncPool = AsyncConnectionPool(**self._settings.pool(), connection_class=AsyncConnection, open=False)
         await pool.open()
         try:
             self.reference = await self._transact(pool, prepare_reference(self._settings.reference))
@@ -178,6 +186,14 @@ class AsyncEngine:
         """Await the answer of `operation`, once it is durable."""
         pool = await self.open()
         return await asyncio.shield(self._start(self._transact(pool, operation, begin)))
+
+    @asynccontextmanager
+    async def acknowledging(self, delivery: Delivery | LeasedDelivery) -> AsyncIterator[AsyncConnection]:
+        """See `PostgresStore.acknowledging`. All of it runs in the task of the caller."""
+        pool = await self.open()
+        acknowledgement = Acknowledgement(delivery, self.watchers.wake, self._settings.prepares)
+        async with aacknowledging(pool, acknowledgement) as connection:
+            yield connection
 
     def submit(self, operation: Operation[Any], begin: Statement = BEGIN) -> None:
         """Run `operation` some time later, and ignore its errors."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import psycopg
+from psycopg_pool import PoolClosed
 
 from incoming_payments.errors import (
     BrokenDecision,
@@ -70,6 +71,8 @@ def is_read_only(error: Exception) -> bool:
 
 def explain(error: Exception) -> StoreError | BrokenDecision:
     """Return the error to raise in place of `error`, which is of psycopg, or about the characters of a text."""
+    if isinstance(error, PoolClosed):
+        return StoreUnusable("the store is closed: open another store")
     if isinstance(error, psycopg.Error) and error.sqlstate in _PREPARED:
         return StoreUnusable(
             f"a pooler has lost a prepared statement ({_text(error)}): set prepares=False, or use pgbouncer 1.21 with "
@@ -97,7 +100,7 @@ def again(error: BaseException) -> BaseException:
 
 def _may_help(error: Exception, *, may_be_committed: bool) -> bool:
     """Return whether another attempt may succeed, and cannot store anything twice."""
-    if not isinstance(error, psycopg.Error) or isinstance(error, OutcomeUnknown):
+    if not isinstance(error, psycopg.Error) or isinstance(error, OutcomeUnknown | PoolClosed):
         return False
     if error.sqlstate in _SERIALIZATION:
         return True

@@ -34,7 +34,7 @@ class Groups:
             waiting.append(job)
 
     def begin(self, id: PaymentId) -> bool:
-        """Return whether jobs wait for the payment, and nobody runs them yet."""
+        """Reserve the payment and return true. Return false if no job waits for it, or another caller has it."""
         with self._lock:
             if id in self._in_flight or id not in self._waiting:
                 return False

@@ -10,7 +10,6 @@ import psycopg
 from incoming_payments.errors import StoreUnavailable, StoreUnusable
 from incoming_payments.limits import MIGRATION_S_MAX
 from incoming_payments.stores._rows import Row
-from incoming_payments.stores.postgres._drivers import Connection
 from incoming_payments.stores.postgres._errors import explain
 from incoming_payments.stores.postgres._schema import CREATE_VERSIONS, VERSION, VERSIONS, Version
 from incoming_payments.stores.postgres._session import connection_string
@@ -104,7 +103,7 @@ def _locked(conninfo: str) -> Iterator[None]:
 class _Migration:
     """A migration that holds the lock."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self._connection = connection
         row = connection.execute(_SELECT_VERSION.text).fetchone()
         self._before, self._after = (0, 0) if row is None else row[:2]
@@ -153,7 +152,7 @@ class _Migration:
         self._connection.execute(step.encode())
 
 
-def _transact(connection: Connection, steps: Sequence[str]) -> None:
+def _transact(connection: psycopg.Connection[Row], steps: Sequence[str]) -> None:
     """Run `steps` in one transaction.
 
     A step that waits for a lock on a table makes all later reads of the table wait behind it. So a step waits only for

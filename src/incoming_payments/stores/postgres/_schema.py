@@ -35,7 +35,7 @@ class Version:
     after: tuple[str, ...] = ()
 
 
-# The row of this table has the last version whose steps before have run, and the last whose steps after have run.
+# This table has one row: the last version that ran its steps before, and the last one that ran its steps after.
 CREATE_VERSIONS: Final = (
     "CREATE SCHEMA IF NOT EXISTS incoming_payments",
     """

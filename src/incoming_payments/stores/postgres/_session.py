@@ -7,7 +7,7 @@ because every operation works under each of them. No statement depends on the ti
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from psycopg.adapt import AdaptersMap
@@ -19,7 +19,7 @@ from incoming_payments.limits import STORE_STATEMENT_S_MAX
 from incoming_payments.stores.postgres._steps import Query, Result, statement
 
 BEGIN: Final = statement("BEGIN")
-# For the operations whose later statements must see what was committed while an earlier one waited.
+# Some operations wait for a lock. Their later statements must see what others committed during that wait.
 BEGIN_READ_COMMITTED: Final = statement("BEGIN ISOLATION LEVEL READ COMMITTED")
 COMMIT: Final = statement("COMMIT")
 # `synchronous_commit` is raised to `on`, and never lowered: an operator may have chosen `remote_apply`. A warning at
@@ -47,15 +47,20 @@ _CONNECTION: Final = {
 }
 
 
-class _Context:
-    """The conversions of the connections: amounts and ids are text in the program."""
+class Conversions:
+    """The conversions of the store on `connection`: amounts and ids are text in the program.
 
-    adapters = AdaptersMap(psycopg.adapters)
-    connection = None
+    The connection itself keeps the conversions of psycopg, because a host may use it in `acknowledging`.
+    """
+
+    adapters: Final = AdaptersMap(psycopg.adapters)
+
+    def __init__(self, connection: psycopg.BaseConnection[Any]) -> None:
+        self.connection = connection
 
 
-_Context.adapters.register_loader("numeric", TextLoader)
-_Context.adapters.register_loader("uuid", TextLoader)
+Conversions.adapters.register_loader("numeric", TextLoader)
+Conversions.adapters.register_loader("uuid", TextLoader)
 
 
 def connection_string(conninfo: str) -> str:
@@ -95,8 +100,9 @@ def with_password(conninfo: str, password: str) -> str:
     return make_conninfo(conninfo, password=password)
 
 
-# The arguments with which psycopg connects.
-ARGUMENTS: Final = {"autocommit": True, "context": _Context}
+# The arguments with which psycopg connects. If psycopg prepared the statements of a host, it would deallocate those of
+# the store at a rollback.
+ARGUMENTS: Final = {"autocommit": True, "prepare_threshold": None}
 
 
 def settings(left_s: float) -> Query:

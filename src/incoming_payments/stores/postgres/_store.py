@@ -4,10 +4,14 @@ import asyncio
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Self, TypeVar
 
+import psycopg
+
 from incoming_payments.domain.events import Event
+from incoming_payments.domain.feed import Delivery, LeasedDelivery
 from incoming_payments.domain.idempotency import IdempotencyKey, KeyedCreation
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.listing import PaymentQuery
@@ -17,6 +21,7 @@ from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import Decide, Observer
 from incoming_payments.stores._references import checked_member
 from incoming_payments.stores._reservations import Reservations
+from incoming_payments.stores._rows import Row
 from incoming_payments.stores.guard import check_insert, checked_capacity
 from incoming_payments.stores.postgres import _operations as operations
 from incoming_payments.stores.postgres._engine import AsyncEngine, Engine, Settings
@@ -155,6 +160,24 @@ class PostgresStore:
         """The `Feed` port of the events in this database, for all processes."""
         return PostgresFeed(self, self._engine)
 
+    def acknowledging(self, delivery: Delivery | LeasedDelivery) -> AbstractContextManager[psycopg.Connection[Row]]:
+        """Acknowledge `delivery` in one transaction with your own tables in this database.
+
+        The context manager locks the delivery, and returns a connection of psycopg in a READ COMMITTED transaction.
+        The end of the block settles the delivery and commits. An exception in the block rolls everything back, and the
+        lease stays as it is. So do the writes of a handler in the block, and let the handler return `Acknowledged()`.
+
+        `commit` and `rollback` of the connection raise `psycopg.ProgrammingError`, and `connection.transaction()` sets
+        a savepoint. The server ends the transaction after `limits.STORE_STATEMENT_S_MAX` seconds in one statement, or
+        between two. The block occupies one of the `connections` of the store, and must not call the store.
+
+        Raises `LeaseLost` before the block if the delivery no longer has this lease. If the commit fails, or its
+        outcome is unknown, raises `StoreUnavailable`: then handle the delivery again, which is safe, because a
+        delivery that is acknowledged raises `LeaseLost`. A deferred constraint of your tables raises the error of
+        psycopg.
+        """
+        return self._engine.acknowledging(delivery)
+
     def quotas(self, *, requests_per_minute: int | None = None, unpaid_payments: int | None = None) -> PostgresQuotas:
         """Return a `Quotas` port that counts in this database, for all processes.
 
@@ -264,6 +287,12 @@ class AsyncPostgresStore:
     def feed(self) -> AsyncPostgresFeed:
         """See `PostgresStore.feed`."""
         return AsyncPostgresFeed(self, self._engine)
+
+    def acknowledging(
+        self, delivery: Delivery | LeasedDelivery
+    ) -> AbstractAsyncContextManager[psycopg.AsyncConnection[Row]]:
+        """Return an async context manager that does what `PostgresStore.acknowledging` does."""
+        return self._engine.acknowledging(delivery)
 
     def quotas(
         self, *, requests_per_minute: int | None = None, unpaid_payments: int | None = None

@@ -20,6 +20,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
 from incoming_payments.limits import STORE_ANSWER_S_MAX
+from incoming_payments.stores.postgres._session import Conversions
 from incoming_payments.stores.postgres._steps import Query, Result, Statement
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class Wire:
     def __init__(self, connection: AnyConnection, *, prepares: bool) -> None:
         self._pgconn = connection.pgconn
         self._pgconn.enter_pipeline_mode()
-        self._transformer = Transformer(connection)
+        self._transformer = Transformer(Conversions(connection))
         self._prepares = prepares
         self._prepared = _prepared.setdefault(connection, set())
         self._is_clean = True  # no result is on its way
