@@ -12,9 +12,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from _durable import UNIT, credit_ids
+from _durable import UNIT, USD, credit_ids
 from _scale_fill import CONSUMER, OPEN_EACH, Filled
-from incoming_payments import Ports
+from incoming_payments import Amount, Ports
 from incoming_payments.domain.feed import Delivered
 from incoming_payments.domain.listing import PaymentQuery
 from incoming_payments.domain.payment import PAYMENT_ID_RANDOM_BYTES, PaymentId, new_payment_id
@@ -77,7 +77,7 @@ class Operations:
         us["sweep"] = [_us(self._sweep) / EACH]
         return us
 
-    def _create(self, *, expires_in_s: float = 86_400, ago: timedelta = timedelta()) -> None:
+    def _create(self, *, expires_in_s: float = 86_400, ago: timedelta = timedelta()) -> PaymentId:
         now = utc_now() - ago
         place = random.randrange(self._recent, self._filled.payments)
         id = new_payment_id(now, secrets.token_bytes(PAYMENT_ID_RANDOM_BYTES))
@@ -85,6 +85,7 @@ class Operations:
         self.store.insert(
             a_creation(id=id, limit=2500, expires_in_s=expires_in_s, wallet_address=wallet_address, now=now)
         )
+        return id
 
     def _credit(self, id: PaymentId) -> None:
         run(receive(id, credit_id=next(self._names), amount=UNIT, clock=utc_now), self._ports)
@@ -112,6 +113,29 @@ class Operations:
     def _sweep(self) -> None:
         found = run(announce_expired(utc_now(), limit=EACH), self._ports)
         assert found == EACH
+
+    def live(self) -> None:
+        """Create `EACH` payments, complete each by three credits, and handle their deliveries."""
+        ids = [self._create() for _ in range(EACH)]
+        for id, amount in itertools.product(ids, (Amount(500, USD), Amount(500, USD), Amount(1500, USD))):
+            run(receive(id, credit_id=next(self._names), amount=amount, clock=utc_now), self._ports)
+        self._handle(EACH)
+
+
+def measure_lives(filled: Filled, turns: int) -> dict[str, int]:
+    """Return what a payment costs from its creation to its delivery: processor time in microseconds, and bytes of log.
+
+    One process does all of it without HTTP, one call after the other.
+    """
+    operations = Operations(filled, 1)
+    with operations.store:
+        operations.live()
+        begun = time.process_time(), filled.server.processor_s(), filled.server.wal_bytes()
+        for _ in range(turns):
+            operations.live()
+        ended = time.process_time(), filled.server.processor_s(), filled.server.wal_bytes()
+    library, postgres, log = ((new - old) / turns / EACH for new, old in zip(ended, begun, strict=True))
+    return {"library_us": round(library * 1e6), "postgres_us": round(postgres * 1e6), "log_bytes": round(log)}
 
 
 def _us(action: Callable[[], object]) -> float:

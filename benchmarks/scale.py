@@ -7,6 +7,9 @@ files (`TMPDIR`), which the benchmark removes.
 `flatness` has the highest median time of each operation in these databases, divided by the lowest. `bytes_per_payment`
 includes all indexes and the events that are not `credited`, and `bytes_per_credit` includes the `credited` events.
 
+`payment` is the cost of a payment from its creation to its delivery: processor time of one process and of PostgreSQL,
+and bytes of PostgreSQL's log.
+
 `workers` sends packets over HTTP to 1, 2 and 4 worker processes, which use the largest database. It has the processor
 time of the workers, of PostgreSQL and of the load generator for each packet. `hot_credits_per_s` is the rate of 1, 2
 and 4 processes that credit one payment. Both stand beside the commits a second of pgbench in the same run: one UPDATE,
@@ -24,7 +27,7 @@ from typing import Final
 from _postgres import FILLING, own_server
 from _report import finish, table
 from _scale_fill import CREDITS, OPEN_EACH, Filled, fill
-from _scale_latency import OPERATIONS, flatness, measure, medians
+from _scale_latency import OPERATIONS, flatness, measure, measure_lives, medians
 from _scale_load import Cost, rounds, run_worker
 
 SIZES: Final = (1_000, 100_000)
@@ -99,6 +102,8 @@ def run(options: argparse.Namespace) -> dict[str, object]:
         table("Disk", ["", "figure"], [[name, str(value)] for name, value in figures.items()])
         median = medians(measure(databases, options.turns))
         show_latency(median)
+        lives = measure_lives(databases[-1], options.turns)
+        table("A payment: create, 3 credits, 1 delivery", ["", "figure"], [[k, str(v)] for k, v in lives.items()])
         sync_ms = server.sync_ms()
         workers, hot = rounds(
             databases[-1],
@@ -114,6 +119,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     return figures | {
         "flatness": flatness(median),
         "us": {name: {str(size): round(us) for size, us in of.items()} for name, of in median.items()},
+        "payment": lives,
         "workers": {str(processes): cost.figures("packets") for processes, cost in workers.items()},
         "hot_credits_per_s": {str(processes): round(cost.rate) for processes, cost in hot.items()},
         "hot": {
