@@ -111,6 +111,13 @@ class Filled:
         query = "SELECT pg_total_relation_size('incoming_payments.{}')"
         return {table: self.server.execute(self.name, query.format(table))[0][0] for table in _TABLES}
 
+    def updates(self) -> tuple[int, int]:
+        """Return the number of updates of payments, and of those that have written to no index (HOT)."""
+        time.sleep(2)  # a session reports its numbers after a second
+        query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'payments'"
+        [(all_, hot)] = self.server.execute(self.name, query)
+        return int(all_), int(hot)
+
 
 def fill(server: Server, payments: int) -> Filled:
     """Create a database with `payments` payments. The server should have the settings `FILLING`."""

@@ -7,8 +7,8 @@ files (`TMPDIR`), which the benchmark removes.
 `flatness` has the highest median time of each operation in these databases, divided by the lowest. `bytes_per_payment`
 includes all indexes and the events that are not `credited`, and `bytes_per_credit` includes the `credited` events.
 
-`payment` is the cost of a payment from its creation to its delivery: processor time of one process and of PostgreSQL,
-and bytes of PostgreSQL's log.
+`payment` is the cost of a payment from its creation to its delivery: the processor time of one process and of
+PostgreSQL, the bytes of its log and of its growth, and the share of updates that write to no index (HOT).
 
 `workers` sends packets over HTTP to 1, 2 and 4 worker processes, which use the largest database. It has the processor
 time of the workers, of PostgreSQL and of the load generator for each packet. `hot_credits_per_s` is the rate of 1, 2
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
         table("Disk", ["", "figure"], [[name, str(value)] for name, value in figures.items()])
         median = medians(measure(databases, options.turns))
         show_latency(median)
-        lives = measure_lives(databases[-1], options.turns)
+        lives = measure_lives(databases[-1], 5 * options.turns)
         table("A payment: create, 3 credits, 1 delivery", ["", "figure"], [[k, str(v)] for k, v in lives.items()])
         sync_ms = server.sync_ms()
         workers, hot = rounds(
