@@ -17,9 +17,19 @@ def processor_s(pid: int) -> float:
     return sum(_processor_s(member) for member in family(pid))
 
 
+def ended_s(pid: int) -> float:
+    """Return the seconds of processor that the ended children of the process have used."""
+    return _seconds(pid, 13)
+
+
 def _processor_s(pid: int) -> float:
+    return _seconds(pid, 11)
+
+
+def _seconds(pid: int, first: int) -> float:
+    """Return the sum of two fields of /proc/PID/stat, of which the first is `first` fields behind the name."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return (int(fields[first]) + int(fields[first + 1])) / os.sysconf("SC_CLK_TCK")
 
 
 def threads_s(pid: int) -> float:
