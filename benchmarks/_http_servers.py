@@ -3,18 +3,21 @@
 import asyncio
 import gc
 import json
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from incoming_payments import (
+    AccessToken,
     Asset,
     AsyncIncomingPayments,
     AsyncPorts,
     DerivedMethods,
+    HttpPeer,
     IncomingPayment,
+    PacketPolicy,
+    Peer,
     ServicePolicy,
     WalletAddress,
     wallet_address_url,
@@ -28,6 +31,7 @@ from incoming_payments.server.background import beating, with_tasks
 from incoming_payments.server.listeners import Listeners, open_listeners
 from incoming_payments.server.serve import http_config
 from incoming_payments.server.workers import run_workers
+from incoming_payments.stores.postgres import AsyncPostgresStore
 from incoming_payments.stores.sqlite import AsyncSqliteStore
 
 BASE_URL: Final = "https://bank.example"
@@ -39,6 +43,8 @@ KEY_FILE: Final = "key.jwk"
 DATABASE: Final = "payments.db"
 PARTS_FILE: Final = "parts.json"
 ANSWER: Final = bytes(560)  # of the bare server: as long as the whole resource
+SECRET: Final = bytes(range(32))  # of the ILP addresses
+PEER_TOKEN: Final = "the-token-of-the-connector"  # noqa: S105 - of this benchmark
 
 
 async def authorize(folder: Path, port: int) -> None:
@@ -82,11 +88,18 @@ class Bank:
         return ALICE if url == ALICE.url else None
 
 
-def serve(folder: Path, port: int, asked: int, *, workers: int, cache_s: float, is_timed: bool) -> None:
-    """Run the service in `workers` processes, as `serve` does. It introspects tokens at the port `asked`."""
+def serve(folder: Path, port: int, asked: int, conninfo: str, *, workers: int, cache_s: float, is_timed: bool) -> None:
+    """Run the service in `workers` processes, as `serve` does. It introspects tokens at the port `asked`.
+
+    The store is on the PostgreSQL database `conninfo`, or on SQLite if that is empty.
+    """
     import uvicorn
 
-    store = (TimedStore if is_timed else AsyncSqliteStore)(folder / DATABASE)
+    store: AsyncSqliteStore | AsyncPostgresStore  # the latter connects in each worker, at its first call
+    if conninfo:
+        store = (TimedPostgresStore if is_timed else AsyncPostgresStore)(conninfo)
+    else:
+        store = (TimedStore if is_timed else AsyncSqliteStore)(folder / DATABASE)
     introspector = (TimedIntrospector if is_timed else AsyncHttpIntrospector)(
         f"http://127.0.0.1:{asked}/introspect",
         dialect="rfc9767",
@@ -96,10 +109,11 @@ def serve(folder: Path, port: int, asked: int, *, workers: int, cache_s: float, 
         cache_s=cache_s,
         connections=64,
     )
-    methods = (TimedMethods if is_timed else DerivedMethods)("g.bank", [secrets.token_bytes(32)])
+    methods = (TimedMethods if is_timed else DerivedMethods)("g.bank", [SECRET])
     service = AsyncIncomingPayments(
         policy=ServicePolicy(base_url=BASE_URL, auth_server=GRANTS),
         ports=AsyncPorts(wallet_addresses=Bank(), store=store, introspector=introspector, methods=methods),
+        packets=PacketPolicy(peers=[HttpPeer(Peer("g.connector", ALICE.asset), tokens=[AccessToken(PEER_TOKEN)])]),
     )
 
     async def on_shutdown() -> None:
@@ -155,6 +169,18 @@ class TimedStore(AsyncSqliteStore):
         _mark()
         payment = await super().load(id)
         _mark()
+        return payment
+
+
+class TimedPostgresStore(AsyncPostgresStore):
+    """Marks the begin and the end of a load."""
+
+    async def load(self, id: PaymentId) -> IncomingPayment:
+        """Load."""
+        _mark()
+        payment = await super().load(id)
+        _mark()
+        _reads.append(_marks[-1] - _marks[-2])
         return payment
 
 

@@ -1,4 +1,4 @@
-"""Measure signed creates, signed gets and public gets over HTTP, on SQLite, with tokens introspected over HTTP.
+"""Measure signed creates, signed gets and public gets over HTTP, with tokens introspected over HTTP for each request.
 
 The benchmark keeps 1, 16 and 64 connections busy. Requests in flight at the same time have different tokens, which the
 service introspects for each request, or caches. The service runs as `serve` does, with one worker process for each
@@ -6,7 +6,11 @@ processor, and also with one worker. The authorization server is another process
 and, with Node.js and npm, a minimal service in Node. That service has one process, because it keeps payments in memory.
 Requests are signed before the clock starts, but client and authorization server share the processors with the service.
 
-    nox -s bench -- http [--json] [--requests N] [--workers N]
+The payments are in a SQLite file, or in a PostgreSQL server that the benchmark starts, with real syncs. With
+PostgreSQL, the benchmark also measures ILP packets over HTTP, from a Prepare to a durable Fulfill, and compares all
+figures with those of a Rafiki backend on PostgreSQL, which were measured once on a similar machine.
+
+    nox -s bench -- http [--database postgres] [--json] [--requests N] [--workers N]
 """  # noqa: A005 - the name that users look for
 
 import importlib
