@@ -28,6 +28,7 @@ from _http_servers import (
 )
 from _load import WORKERS, Accepts, drive, free_port, run_bare, run_fast, server
 from _npm import node
+from _postgres import Server as Postgres
 from _postgres import own_server
 from _prepares import prepares
 from _processes import processor_s, resident_mb
@@ -97,7 +98,7 @@ class Target(NamedTuple):
 
     port: int
     pid: int
-    database_pid: int | None = None  # of PostgreSQL, if the server uses it
+    postgres: Postgres | None = None  # if the server uses it
 
 
 def measure_row(target: Target, queue: list[bytes], connections: int, accepts: Accepts) -> Row:
@@ -109,7 +110,7 @@ def measure_row(target: Target, queue: list[bytes], connections: int, accepts: A
 
 
 def _database_s(target: Target) -> float:
-    return 0.0 if target.database_pid is None else processor_s(target.database_pid)
+    return 0.0 if target.postgres is None else target.postgres.processor_s()
 
 
 def _is_created(head: bytes, _: bytes) -> bool:
@@ -128,7 +129,7 @@ class Database(NamedTuple):
     """Where the payments are: in PostgreSQL, or in a SQLite file if `conninfo` is empty."""
 
     conninfo: str = ""
-    pid: int | None = None
+    postgres: Postgres | None = None
 
 
 @contextmanager
@@ -140,7 +141,7 @@ def own_database(name: str) -> Iterator[Database]:
     with own_server() as postgres:
         postgres.start({})
         migrate(conninfo := postgres.conninfo("postgres"))
-        yield Database(conninfo, postgres.pid)
+        yield Database(conninfo, postgres)
 
 
 def payments(folder: Path, database: Database) -> list[PaymentId]:
@@ -191,10 +192,10 @@ def measure(folder: Path, count: int, workers: int, database: Database) -> tuple
             row("bare server", "public", "bare", connections)
             for kind, title in NODE.items():
                 row(title, kind, "node", connections)
-        if database.pid is not None:
+        if database.postgres is not None:
             measured |= measure_packets(folder, count, found["uncached"], database)
             memory_mb["uncached, after packets"] = resident_mb(found["uncached"].pid)
-            memory_mb["PostgreSQL"] = resident_mb(database.pid)
+            memory_mb["PostgreSQL"] = database.postgres.memory_mb()
     return measured, memory_mb
 
 
@@ -209,7 +210,7 @@ def targets(folder: Path, workers: int, database: Database, ids: Sequence[Paymen
             arguments = [str(folder), str(port), str(asked), str(1 if name == ALONE else workers), database.conninfo]
             option = "--uncached" if name == ALONE else f"--{name}"
             pid = running.enter_context(server([SCRIPT, option, *arguments], port))
-            found[name] = Target(port, pid, None if name == "bare" else database.pid)
+            found[name] = Target(port, pid, None if name == "bare" else database.postgres)
         peer = running.enter_context(node(Path(__file__).with_name("_http_node.mjs"), PACKAGES))
         if isinstance(peer, str):
             print(f"Without the Node peer: {peer}")

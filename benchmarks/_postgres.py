@@ -21,7 +21,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from _processes import ended_s, processor_s
+from _processes import ended_s, processor_s, resident_mb
 
 _SETTINGS: Final = {
     "listen_addresses": "",
@@ -87,6 +87,10 @@ class Server:
         while True:
             with suppress(FileNotFoundError, ProcessLookupError):  # a session has ended meanwhile
                 return processor_s(self._process.pid) + ended_s(self._process.pid)
+
+    def memory_mb(self) -> float:
+        """Return the memory of its processes in MB, without the buffers that they share."""
+        return resident_mb(self._process.pid)
 
     def stop(self) -> None:
         """End the server in good order, and sync its files."""
