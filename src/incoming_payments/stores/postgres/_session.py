@@ -7,6 +7,7 @@ because every operation works under each of them. No statement depends on the ti
 """
 
 from typing import Final
+from urllib.parse import quote
 
 import psycopg
 from psycopg.adapt import AdaptersMap
@@ -66,12 +67,21 @@ def connection_string(conninfo: str) -> str:
         chosen = conninfo_to_dict(conninfo)
         several = {"target_session_attrs": "read-write"} if "," in str(chosen.get("host", "")) else {}
         return make_conninfo("", **{**_CONNECTION, **several, **chosen, "client_encoding": "UTF8"})
-    except psycopg.ProgrammingError as error:
+    except psycopg.ProgrammingError:  # its text may have the password
         raise ConfigurationError(
-            f"conninfo is not a connection string of PostgreSQL ({str(error).strip()}): write for example "
-            "postgresql://user@host/database",
+            "conninfo is not a connection string of PostgreSQL: write for example postgresql://user@host/database, "
+            "with % and the number of each special character",
             setting="conninfo",
         ) from None
+
+
+def shown(conninfo: str) -> str:
+    """Return the database of a valid `conninfo` for messages: a URL without the password and the settings."""
+    chosen = conninfo_to_dict(conninfo)
+    user = f"{quote(str(chosen['user']))}@" if "user" in chosen else ""
+    port = f":{chosen['port']}" if "port" in chosen else ""
+    host, database = quote(str(chosen.get("host", "")), safe=","), quote(str(chosen.get("dbname", "")))
+    return f"postgresql://{user}{host}{port}/{database}"
 
 
 # The arguments with which psycopg connects.
