@@ -59,7 +59,9 @@ POSTGRES: Final = SOURCE / "stores" / "postgres"
 # Exceptions: parts that a single module may import in addition to the table above.
 MAY_ALSO_IMPORT: Final = {
     f"{PACKAGE}.server.dev.demo": {"testing"},  # the demo pays by the sender for tests
-    f"{PACKAGE}.audit._database": {"stores"},  # the tables that it expects, and whether a store has the file open
+    f"{PACKAGE}.audit._database": {"stores"},  # whether a store has the file open
+    f"{PACKAGE}.audit._sqlite": {"stores"},  # the tables that it expects
+    f"{PACKAGE}.audit._postgres": {"stores"},  # the tables that it expects, and its connections
     f"{PACKAGE}.httpsig.keys": {"wire"},  # the strict reader of JSON
     f"{PACKAGE}.gnap.introspection": {"wire"},
 }
@@ -96,6 +98,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
 # users need them.
 FRAMEWORKS: Final[dict[str, set[str]]] = {
     **{f"{PACKAGE}.stores.postgres.{path.stem}": {"psycopg", "psycopg_pool"} for path in POSTGRES.glob("*.py")},
+    f"{PACKAGE}.audit._postgres": {"psycopg"},
     f"{PACKAGE}.hosts.aiohttp": {"aiohttp"},
     f"{PACKAGE}.hosts.django": {"django"},
     f"{PACKAGE}.hosts.fastapi": {"fastapi", "pydantic", "starlette", "typing_extensions"},

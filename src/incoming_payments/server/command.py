@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     command = commands.add_parser("audit", help="check every row of a backup, or of a database that serve has open")
-    command.add_argument("database", type=Path, help="the database, which is not changed")
+    command.add_argument("database", help="the file, or the postgresql:// URL of the database, which is not changed")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(run=lambda options: audit(options.database, as_json=options.json))
     command = commands.add_parser("reindex", help="index the references of all payments; the service may be running")
