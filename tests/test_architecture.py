@@ -49,8 +49,9 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "stores": {*CORE, "gnap", "ports", "observers"},
     "outbound": {*CORE, "wire", "httpsig", "gnap", "ports", "observers"},
     "audit": CORE,
+    "copying": {*CORE, "stores"},
     "hosts": LIBRARY,
-    "server": {*LIBRARY, "audit", "hosts"},
+    "server": {*LIBRARY, "audit", "copying", "hosts"},
     "testing": {*LIBRARY, "hosts"},
     PACKAGE: {*FLOWS, "flows", "endpoints", "service"},  # the public names
     "__main__": {"server"},
@@ -88,6 +89,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "stores": {"attrs"},
     "outbound": {"aiohttp", "attrs", "cryptography", "yarl"},
     "audit": {"attrs"},
+    "copying": {"attrs"},
     "hosts": {"attrs"},
     "server": {"attrs", "cattrs", "httptools", "prometheus_client", "rich", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
@@ -99,6 +101,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
 FRAMEWORKS: Final[dict[str, set[str]]] = {
     **{f"{PACKAGE}.stores.postgres.{path.stem}": {"psycopg", "psycopg_pool"} for path in POSTGRES.glob("*.py")},
     f"{PACKAGE}.audit._postgres": {"psycopg"},
+    f"{PACKAGE}.copying._target": {"psycopg"},
     f"{PACKAGE}.hosts.aiohttp": {"aiohttp"},
     f"{PACKAGE}.hosts.django": {"django"},
     f"{PACKAGE}.hosts.fastapi": {"fastapi", "pydantic", "starlette", "typing_extensions"},
