@@ -49,8 +49,9 @@ MAY_IMPORT: Final[dict[str, set[str]]] = {
     "stores": {*CORE, "gnap", "ports", "observers"},
     "outbound": {*CORE, "wire", "httpsig", "gnap", "ports", "observers"},
     "audit": CORE,
+    "copying": {*CORE, "stores"},
     "hosts": LIBRARY,
-    "server": {*LIBRARY, "audit", "hosts"},
+    "server": {*LIBRARY, "audit", "copying", "hosts"},
     "testing": {*LIBRARY, "hosts"},
     PACKAGE: {*FLOWS, "flows", "endpoints", "service"},  # the public names
     "__main__": {"server"},
@@ -59,7 +60,9 @@ POSTGRES: Final = SOURCE / "stores" / "postgres"
 # Exceptions: parts that a single module may import in addition to the table above.
 MAY_ALSO_IMPORT: Final = {
     f"{PACKAGE}.server.dev.demo": {"testing"},  # the demo pays by the sender for tests
-    f"{PACKAGE}.audit._database": {"stores"},  # the tables that it expects, and whether a store has the file open
+    f"{PACKAGE}.audit._database": {"stores"},  # whether a store has the file open
+    f"{PACKAGE}.audit._sqlite": {"stores"},  # the tables that it expects
+    f"{PACKAGE}.audit._postgres": {"stores"},  # the tables that it expects, and its connections
     f"{PACKAGE}.httpsig.keys": {"wire"},  # the strict reader of JSON
     f"{PACKAGE}.gnap.introspection": {"wire"},
 }
@@ -86,6 +89,7 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
     "stores": {"attrs"},
     "outbound": {"aiohttp", "attrs", "cryptography", "yarl"},
     "audit": {"attrs"},
+    "copying": {"attrs"},
     "hosts": {"attrs"},
     "server": {"attrs", "cattrs", "httptools", "prometheus_client", "rich", "uvicorn"},
     "testing": {"attrs", "hypothesis", "pytest"},
@@ -96,6 +100,8 @@ MAY_INSTALL: Final[dict[str, set[str]]] = {
 # users need them.
 FRAMEWORKS: Final[dict[str, set[str]]] = {
     **{f"{PACKAGE}.stores.postgres.{path.stem}": {"psycopg", "psycopg_pool"} for path in POSTGRES.glob("*.py")},
+    f"{PACKAGE}.audit._postgres": {"psycopg"},
+    f"{PACKAGE}.copying._target": {"psycopg"},
     f"{PACKAGE}.hosts.aiohttp": {"aiohttp"},
     f"{PACKAGE}.hosts.django": {"django"},
     f"{PACKAGE}.hosts.fastapi": {"fastapi", "pydantic", "starlette", "typing_extensions"},

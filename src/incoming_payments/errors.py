@@ -47,6 +47,7 @@ IncomingPaymentsError              has a code, a description and details
 │       └── StoreStopped           until an operator repairs the disk or the files, and restarts the processes
 ├── BackupFailed                   the backup was not made
 ├── AuditFailed                    the database could not be audited
+├── CopyFailed                     the payments could not be copied to another database
 ├── PaymentExists                  the payment id was used twice
 ├── BrokenDecision                 the values to store contradict each other: a bug in the decision
 ├── ApprovalRequired               the money of a packet needs the approval of the host
@@ -348,6 +349,10 @@ class BackupFailed(IncomingPaymentsError, code="backup_failed"):
 
 class AuditFailed(IncomingPaymentsError, code="audit_failed"):
     """A database could not be audited, so nothing is known about its books."""
+
+
+class CopyFailed(IncomingPaymentsError, code="copy_failed"):
+    """The payments of a database could not be copied to another one, which no store opens therefore."""
 
 
 class PaymentExists(IncomingPaymentsError, code="payment_exists"):

@@ -7,13 +7,15 @@ from contextlib import closing
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from incoming_payments.audit import AuditReport
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Asset, Tolerance
 from incoming_payments.domain.events import EventKind
 from incoming_payments.domain.feed import Consumer, ConsumerName, Delivered, Failed, FeedEvent, Released, Start
 from incoming_payments.domain.payment import STREAM_CREDITS, CreditId, PaymentId, client_id
+from incoming_payments.stores.postgres import PostgresStore
 from incoming_payments.stores.sqlite import SqliteStore
 from incoming_payments.testing.steps import create, credit
 from incoming_payments.testing.values import NOW, a_creation, a_wallet_address
@@ -25,14 +27,80 @@ _LATER: Final = NOW + timedelta(hours=2)
 
 Row = tuple[Any, ...]
 
+# The damage that the audit finds in no row, for each table or column: another value that is valid for the column alone,
+# NULL, two rows with swapped values, or a missing row. The database has nothing to compare these values with.
+NEVER_FOUND: Final = {
+    "consumers.name": "swapped",
+    "consumers.kinds": "other null swapped",
+    "consumers.wallet_addresses": "other null swapped",
+    "consumers.joins_credits": "other swapped",
+    "consumers.credit_delay_s": "other swapped",
+    "consumers.down_after_s": "other null swapped",
+    "consumers.disable_after_s": "other null swapped",
+    "consumers.is_removed": "other",
+    "consumers.failing_since": "other null swapped",
+    "consumers.disabled_at": "other null swapped",
+    "database_id.id": "other",
+    "deliveries.payload": "other swapped",
+    "deliveries.attempts": "other",
+    "deliveries.created_at": "other",
+    "deliveries.lease": "null",
+    "deliveries.error": "other",
+    "idempotency_keys": "missing",
+    "idempotency_keys.key": "other swapped",
+    "idempotency_keys.fingerprint": "other",
+    "idempotency_keys.until": "other swapped",
+    "nonce_count.swept_until": "other",
+    "nonces.key": "other",
+    "nonces.until": "other",
+    "payments.wallet_address": "other swapped",
+    "payments.asset_code": "other swapped",
+    "payments.asset_scale": "other swapped",
+    "request_counts": "missing",
+    "request_counts.client": "other swapped",
+    "request_counts.full_at": "other",
+    "settings.reindexed_to": "other",
+    "settings.erasures": "other",
+    "streams.due_at": "other swapped",
+}
+# The damage that the audit finds in some rows only.
+SOMETIMES_FOUND: Final = {
+    "deliveries": "missing",
+    "deliveries.payment_id": "swapped",
+    "deliveries.last_version": "other",
+    "deliveries.due_at": "other swapped",
+    "deliveries.lease": "other swapped",
+    "deliveries.ending": "other",
+    "deliveries.ended_at": "other",
+    "deliveries.error": "null swapped",
+    "events.peer": "other swapped",
+    "idempotency_keys.payment_id": "other swapped",
+    "metadata": "missing",
+    "metadata.number": "swapped",
+    "metadata.text": "other swapped",
+    "payments.client": "other",
+    "payments.incoming_amount": "other null swapped",
+    "payments.expires_at": "other null swapped",
+    "payments.metadata": "other null swapped",
+    "payments.metadata_number": "swapped",
+    "streams": "missing",
+    "streams.payment_id": "swapped",
+    "streams.acknowledged": "other",
+}
 
-def fill(store: SqliteStore) -> list[PaymentId]:
+
+def texts(report: AuditReport) -> str:
+    """Return the differences as text."""
+    return "\n".join(map(str, report.differences))
+
+
+def fill(store: SqliteStore | PostgresStore) -> list[PaymentId]:
     """Let consumers, clients and peers use `store`, and return the payments."""
-    store.feed.register(Consumer(name=ALL, credit_delay_s=0.5, disable_after_s=9e5), Start.BEGINNING, NOW)
+    register(store, Consumer(name=ALL, credit_delay_s=0.5, disable_after_s=9e5), Start.BEGINNING)
     urls = {"https://bank.example/alice", "https://bank.example/carol"}
     closings = Consumer(name=CLOSED, kinds={EventKind.COMPLETED, EventKind.EXPIRED}, wallet_addresses=urls)
-    store.feed.register(closings, Start.NOW, NOW)
-    store.feed.register(Consumer(name=SINGLE, joins_credits=False, down_after_s=60.0), Start.NOW, NOW)
+    register(store, closings, Start.NOW)
+    register(store, Consumer(name=SINGLE, joins_credits=False, down_after_s=60.0), Start.NOW)
     full = create(store, a_creation(limit=100, expires_in_s=3600, metadata='{"ref": "7"}', key="k1"))
     closed = create(store, a_creation(limit=500, expires_in_s=3600, metadata='{"note": "a"}', key="k2", now=_at(1)))
     expired = create(store, a_creation(expires_in_s=60, metadata='{"ref": "8"}', now=_at(2)))
@@ -60,6 +128,12 @@ def fill(store: SqliteStore) -> list[PaymentId]:
     return [full, closed, expired, pending, other]
 
 
+def register(store: SqliteStore | PostgresStore, consumer: Consumer, start: Start) -> None:
+    """Register `consumer`."""
+    while not store.feed.register(consumer, start, NOW):
+        pass
+
+
 def store_as_version_1(path: Path) -> None:
     """Move the metadata of two payments, as if version 1 of the schema had stored them, in a file without a store."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -70,7 +144,25 @@ def store_as_version_1(path: Path) -> None:
         connection.execute("UPDATE metadata SET text = NULL WHERE number IN (1, 4)")
 
 
-def handle(store: SqliteStore) -> None:
+def multiply(path: Path, id: PaymentId, number: int) -> None:
+    """Add `number` payments with the rows of the payment `id` to a file that no store has open."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            "CREATE TEMP TABLE added AS WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers "
+            "WHERE n < ?) SELECT printf('019b796e-0000-7000-8000-%012x', n) AS new FROM numbers",
+            (number,),
+        )
+        for table, key in (("payments", "id"), ("credits", "payment_id"), ("events", "payment_id")):
+            columns = _columns(connection, table)
+            values = ", ".join("new" if column == key else column for column in columns)
+            connection.execute(
+                f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM added, {table} WHERE {key} = ?",
+                (id,),
+            )
+        connection.commit()
+
+
+def handle(store: SqliteStore | PostgresStore) -> None:
     """Leave deliveries in every state: delivered, dead, sent again, failed, leased and waiting."""
     claim = partial(store.feed.claim, render=render, now=_LATER, until=_LATER + timedelta(minutes=1))
     failed = Failed(error="HTTP 500", retry_at=_LATER + timedelta(minutes=5))
@@ -94,7 +186,9 @@ def render(events: Sequence[FeedEvent]) -> bytes:
     return ",".join(event.id for event in events).encode()
 
 
-def packet(store: SqliteStore, id: PaymentId, number: int, value: int, peer: str, *, now: datetime) -> None:
+def packet(
+    store: SqliteStore | PostgresStore, id: PaymentId, number: int, value: int, peer: str, *, now: datetime
+) -> None:
     """Credit a packet of `peer`."""
     amount, name = Amount(value, store.load(id).asset), CreditId(f"{STREAM_CREDITS}{number}")
     decide = partial(lifecycle.credit_packet, credit_id=name, amount=amount, now=now, tolerance=Tolerance(), peer=peer)
@@ -195,7 +289,12 @@ _OTHERS: Final[dict[str, tuple[object, object]]] = {
 _IF_NULL: Final = (NOW - datetime.fromisoformat("1970-01-01T00:00:00Z")) // timedelta(microseconds=1)
 
 
-def other_value(table: str, column: str, value: Any, books: Books) -> object:
+class _HasRows(Protocol):
+    def rows(self, table: str) -> Sequence[Row]:
+        """Return the rows of `table`, each with its place before its columns."""
+
+
+def other_value(table: str, column: str, value: Any, books: _HasRows) -> object:
     """Return another value that is valid for the column alone."""
     if table == "database_id":
         return bytes(16)

@@ -74,18 +74,18 @@ class OwnServer:
         execute(self.url, "SELECT pg_reload_conf()")
 
     @contextmanager
-    def absent_standby(self) -> Iterator[None]:
-        """Let every commit wait for a standby that does not exist. The server must have the tables."""
+    def absent_standby(self, url: str | None = None) -> Iterator[None]:
+        """Let every commit wait for a standby that does not exist. The database `url` must have the tables."""
         self.setting("synchronous_standby_names", "'absent'")
         try:
-            while not self._has_waited():  # the setting has an effect after a moment
+            while not self._has_waited(url or self.url):  # the setting has an effect after a moment
                 pass
             yield
         finally:
             self.setting("synchronous_standby_names", "''")
 
-    def _has_waited(self) -> bool:
-        with psycopg.connect(self.url, autocommit=True) as connection, ThreadPoolExecutor(1) as executor:
+    def _has_waited(self, url: str) -> bool:
+        with psycopg.connect(url, autocommit=True) as connection, ThreadPoolExecutor(1) as executor:
             lock = "SELECT 1 FROM incoming_payments.settings FOR UPDATE"  # writes to the log, so its commit waits
             commit = executor.submit(connection.execute, lock)
             while not commit.done():
@@ -118,10 +118,10 @@ def execute(conninfo: str, statement: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def new_database(name: str, isolation: str = READ_COMMITTED) -> str:
-    """Return the connection string of a new database without tables, whose transactions have this isolation."""
+def new_database(name: str, isolation: str = READ_COMMITTED, *, template: str = "template0") -> str:
+    """Return the connection string of a copy of the database `template`, which has no tables by default."""
     execute(server_url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-    execute(server_url(), f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0")
+    execute(server_url(), f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE {template}")
     execute(server_url(), f"ALTER DATABASE {name} SET default_transaction_isolation = '{isolation}'")
     return make_conninfo(server_url(), dbname=name)
 

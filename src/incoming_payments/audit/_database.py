@@ -11,49 +11,26 @@ task of a store (see `stores.sqlite._opening`). So the audit reads a database wi
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from incoming_payments.audit._snapshot import Damaged
+from incoming_payments.audit._sqlite import SqliteSnapshot
 from incoming_payments.errors import AuditFailed
-from incoming_payments.limits import AUDIT_DIFFERENCES_MAX, AUDIT_PAUSE_S_MIN, AUDIT_SLICE_S_MAX, STORE_BUSY_S_MAX
+from incoming_payments.limits import AUDIT_PAUSE_S_MIN, STORE_BUSY_S_MAX
 from incoming_payments.stores.sqlite._lock_file import Text, text_of_open
-from incoming_payments.stores.sqlite._schema import APPLICATION_ID, STATEMENTS, VERSION
+from incoming_payments.stores.sqlite._moves import own_version
+from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION
 
 _MAGIC: Final = b"SQLite format 3\0"
 _FORMAT_AT: Final = (
     18  # the position of the byte that is 2 if the database has a log (https://sqlite.org/fileformat.html)
 )
 _WITH_LOG: Final = 2
-_SELECT_PARTS: Final = "SELECT type, name, sql FROM sqlite_master WHERE sql <> ''"
 _IDENTIFY: Final = "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version"
-
-
-class Damaged(Exception):
-    """SQLite cannot read the pages, tables or columns of the database."""
-
-
-class Snapshot:
-    """One read transaction. Close it soon after `is_over` is true."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._end_s = time.monotonic() + AUDIT_SLICE_S_MAX
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the time of this transaction is used up."""
-        return time.monotonic() >= self._end_s
-
-    def rows(self, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """Return the rows of a `SELECT`, which are read one by one."""
-        return self._connection.execute(statement, values)
-
-    def one(self, statement: str, values: Sequence[object] = ()) -> Any:
-        """Return the only row of a `SELECT` that always has one."""
-        return self._connection.execute(statement, values).fetchone()
 
 
 class Database:
@@ -67,7 +44,7 @@ class Database:
         self.is_live = self._is_live()
 
     @contextmanager
-    def read(self) -> Iterator[Snapshot]:
+    def read(self) -> Iterator[SqliteSnapshot]:
         """Begin a read transaction, and end it after the block. Raises `Damaged`."""
         is_live = self._is_live()
         if is_live:
@@ -77,7 +54,7 @@ class Database:
                 connection.execute("BEGIN")
                 self._check_version(connection)
                 self._check_lock(is_live=is_live)
-                yield Snapshot(connection)
+                yield SqliteSnapshot(connection)
                 self._check_lock(is_live=is_live)
         except UnicodeDecodeError as error:  # in a message of SQLite about a damaged definition
             raise Damaged(f"a definition has invalid text ({error})") from error
@@ -132,6 +109,7 @@ class Database:
 
     def _check_version(self, connection: sqlite3.Connection) -> None:
         application, version = connection.execute(_IDENTIFY).fetchone()
+        version = own_version(version)  # the rows of a file that was moved to PostgreSQL are still in the file
         if application != APPLICATION_ID:
             raise AuditFailed(f"{self.path} is the database of another application: give the path of a database")
         found = f"{self.path} has schema version {version}"
@@ -144,41 +122,3 @@ class Database:
                 f"{found}, which is older than version {VERSION} of this release: audit it with the release that wrote "
                 "it, or open it once with this release, which upgrades it"
             )
-
-
-def unsound_parts(snapshot: Snapshot) -> Iterator[str]:
-    """Yield each difference of a definition from this release. The constraints of a table keep its column types."""
-    found = {name: _normal(sql) for _, name, sql in snapshot.rows(_SELECT_PARTS)}
-    with closing(sqlite3.connect(":memory:")) as model:
-        for statement in STATEMENTS:
-            model.execute(statement)
-        for kind, name, sql in model.execute(_SELECT_PARTS):
-            if found.get(name) != _normal(sql):
-                yield f"the {kind} {name} is missing or has another definition"
-    for (name,) in snapshot.rows("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
-        yield f"there is a trigger {name}, which may change rows: remove it"
-
-
-def unsound_pages(snapshot: Snapshot) -> Iterator[str]:
-    """Yield each error that SQLite finds in the pages, the indexes and the constraints. This reads the whole file."""
-    for (text,) in snapshot.rows(f"PRAGMA integrity_check({AUDIT_DIFFERENCES_MAX})"):
-        if text != "ok":
-            yield text
-
-
-def _normal(statement: str) -> str:
-    return " ".join(statement.split())
-
-
-def next_key(before: Any, *candidates: Any) -> Any:
-    """Return the first of the keys `candidates`, which must follow `before`.
-
-    Raises `Damaged`, because a pass over rows that have no order could never end.
-    """
-    try:
-        first = min(candidates)
-        if before < first:
-            return first
-    except TypeError:  # a key is no text
-        pass
-    raise Damaged(f"the rows of a table are not in order: {candidates[0]!r} follows {before!r}")

@@ -24,6 +24,15 @@ class KeyRow(NamedTuple):
     created_at: Any
 
 
+class SettingsRow(NamedTuple):
+    """The columns of the table `settings`."""
+
+    reference: Any
+    reindexed_to: Any
+    erasures: Any
+    emptied: Any
+
+
 class ConsumerRow(NamedTuple):
     """The columns of the table `consumers`."""
 

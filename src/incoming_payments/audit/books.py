@@ -1,35 +1,78 @@
 """The audit of one database."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TypeVar
 
-from incoming_payments.audit._database import Damaged, Database, unsound_pages
-from incoming_payments.audit._passes import passes
+from incoming_payments.audit._database import Database
+from incoming_payments.audit._passes import Pass, passes
 from incoming_payments.audit._report import FILE, AuditReport, Counts, Tally
+from incoming_payments.audit._snapshot import Damaged
+from incoming_payments.audit._sqlite import SqliteSnapshot
+from incoming_payments.audit._sqlite_metadata import Numbers, Texts, ToErase
+from incoming_payments.errors import AuditFailed
+
+AnySnapshot = TypeVar("AnySnapshot")
 
 
-def audit(path: str | os.PathLike[str], *, on_progress: Callable[[Counts], None] | None = None) -> AuditReport:
-    """Compare every row of the SQLite database at `path` with the rules, and return the differences.
+def audit(database: str | os.PathLike[str], *, on_progress: Callable[[Counts], None] | None = None) -> AuditReport:
+    """Compare every row of a database with the rules, and return the differences.
 
-    The database is a copy that `SqliteStore.backup` has made, or a database that a store has open. The audit writes
-    nothing, and needs constant memory. It reads in transactions of about `limits.AUDIT_SLICE_S_MAX` seconds, and calls
-    `on_progress` after each of them. Changes during the audit cause no differences. Payments that are created during
-    the audit may not be part of it.
+    `database` is the path of a SQLite database, or the URL of a PostgreSQL database, such as
+    `postgresql://bank@db.internal/bank`. A SQLite database is a copy that `SqliteStore.backup` has made, or a database
+    that a store has open. The audit writes nothing, and needs constant memory. It calls `on_progress` after about
+    `limits.AUDIT_SLICE_S_MAX` seconds, again and again.
 
-    Run the audit in a process that does not fork meanwhile. Raises `AuditFailed` when the database cannot be audited.
+    The audit reads SQLite in transactions of about this time. Changes during the audit cause no differences. Payments
+    that are created during the audit may not be part of it. Run the audit in a process that does not fork meanwhile.
+    The audit reads PostgreSQL in one transaction, as the database was at its begin.
+
+    Raises `AuditFailed` when the database cannot be audited, and `ConfigurationError` for an invalid URL.
     """
-    database, tally = Database(path), Tally(on_progress)
+    tally = Tally(on_progress)
+    if isinstance(database, str) and database.startswith(("postgresql://", "postgres://")):
+        return _audit_postgres(database, tally)
+    file = Database(database)
+    steps: list[Pass[SqliteSnapshot]] = [*passes(tally), Texts(tally), ToErase(tally)]
+    if not file.is_live:
+        steps = [_Pages(tally), *steps, Numbers(tally)]
+    _run(steps, file.read, tally)
+    return tally.report(str(file.path), is_live=file.is_live)
+
+
+def _audit_postgres(url: str, tally: Tally) -> AuditReport:
     try:
-        if not database.is_live:
-            with database.read() as snapshot:
-                for text in unsound_pages(snapshot):
-                    tally.add(None, FILE, text)
-        for each in passes(tally, is_live=database.is_live):
+        from incoming_payments.audit._postgres import Metadata, PostgresDatabase
+    except ImportError as error:  # psycopg is an extra
+        raise AuditFailed(str(error)) from error
+    with PostgresDatabase(url) as database:
+        _run([*passes(tally), Metadata(tally)], database.read, tally)
+    return tally.report(database.name, is_live=True)
+
+
+def _run(
+    steps: Iterable[Pass[AnySnapshot]], read: Callable[[], AbstractContextManager[AnySnapshot]], tally: Tally
+) -> None:
+    try:
+        for step in steps:
             is_complete = False
             while not is_complete:
-                with database.read() as snapshot:
-                    is_complete = each.run(snapshot)
+                with read() as snapshot:
+                    is_complete = step.run(snapshot)
                 tally.show_progress()
     except Damaged as error:
         tally.add(None, FILE, f"the audit cannot continue: {error}")
-    return tally.report(str(database.path), is_live=database.is_live)
+
+
+class _Pages:
+    """The pages, the indexes and the constraints of a SQLite database that no store has open."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+
+    def run(self, snapshot: SqliteSnapshot) -> bool:
+        """See `Pass`."""
+        for text in snapshot.unsound_pages():
+            self._tally.add(None, FILE, text)
+        return True

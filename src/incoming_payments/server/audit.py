@@ -15,9 +15,10 @@ from incoming_payments.server.output import say
 _PROGRESS_S: Final = 2.0  # seconds between two lines of progress
 
 
-def audit(database: Path, *, as_json: bool) -> int:
+def audit(database: str | Path, *, as_json: bool) -> int:
     """Audit `database`, print the report, and return the exit status, which is 1 if there is a difference.
 
+    `database` is a path, or the URL of a PostgreSQL database.
     Raises `AuditFailed` when the database cannot be audited.
     """
     report = audit_database(database, on_progress=_Progress())
@@ -47,11 +48,11 @@ def _text(report: AuditReport) -> str:
         lines.append(f"and {report.found - len(lines)} other differences")
     lines.append(f"Audited {report.database}: {_numbers(report.counts)}.")
     if report.is_live:
-        lines.append("The pages and indexes were not checked, because a store has the database open: audit a backup.")
+        lines.append("The pages and indexes were not checked, because the database is in use.")
     if report.is_sound:
         lines.append("There is no difference: the books are proved.")
     else:
-        lines.append(f"Differences: {report.found}. Keep this file, and compare it with a backup.")
+        lines.append(f"Differences: {report.found}. Keep this database, and compare it with a backup.")
     return "\n".join(lines)
 
 

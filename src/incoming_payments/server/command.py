@@ -14,6 +14,7 @@ from incoming_payments.server import migrate, operating
 from incoming_payments.server.audit import audit
 from incoming_payments.server.backup import backup, reindex
 from incoming_payments.server.config.settings import Settings, load_settings
+from incoming_payments.server.copy_to_postgres import copy_to_postgres
 from incoming_payments.server.dev import demo, sign
 from incoming_payments.server.init import CONFIGURATION, init
 from incoming_payments.server.output import say
@@ -84,9 +85,14 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     command = commands.add_parser("audit", help="check every row of a backup, or of a database that serve has open")
-    command.add_argument("database", type=Path, help="the database, which is not changed")
+    command.add_argument("database", help="the file, or the postgresql:// URL of the database, which is not changed")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(run=lambda options: audit(options.database, as_json=options.json))
+    command = commands.add_parser("copy-to-postgres", help="move the payments of a SQLite file to PostgreSQL")
+    command.add_argument("file", type=Path, help="the SQLite database, which refuses to be written from now on")
+    command.add_argument("url", help="the postgresql:// URL of an empty database")
+    command.add_argument("--abandon", action="store_true", help="let the file be written again, and remove the copy")
+    command.set_defaults(run=lambda options: copy_to_postgres(options.file, options.url, abandon=options.abandon))
     command = commands.add_parser("reindex", help="index the references of all payments; the service may be running")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
     command.set_defaults(run=lambda options: _with_settings(options.config, reindex))

@@ -116,9 +116,8 @@ class _ThreadedSender:
     def run(self, link: Link, threads: int) -> None:
         """Run until the sender has ended. If a thread raises an exception, stop the threads and raise the exception."""
         with ThreadPoolExecutor(threads) as pool:
-            done = [pool.submit(self._work, link) for _ in range(threads)]
             try:
-                for future in done:
+                for future in [pool.submit(self._work, link) for _ in range(threads)]:
                     future.result()
             except BaseException:
                 self._stop("the sender was interrupted")

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from incoming_payments.audit import AuditReport, Counts, _database, _report, audit
+from incoming_payments.audit import Counts, _database, _report, _sqlite, audit
 from incoming_payments.domain.feed import Consumer, ConsumerName, Start
 from incoming_payments.errors import AuditFailed, StoreStopped
 from incoming_payments.limits import STORE_LOG_BYTES_MAX
@@ -22,70 +22,10 @@ from incoming_payments.stores.sqlite import SqliteStore, _writer
 from incoming_payments.testing.simulation import simulate
 from incoming_payments.testing.steps import create, credit
 from incoming_payments.testing.values import NOW, a_creation
-from kits.audited_books import Books, fill, store_as_version_1
+from kits.audited_books import NEVER_FOUND, SOMETIMES_FOUND, Books, fill, store_as_version_1, texts
 from kits.processes import ROOT, run_command
 from kits.sqlite_jobs import leave_a_log
 
-# The damage that the audit finds in no row, for each table or column: another value that is valid for the column alone,
-# NULL, two rows with swapped values, or a missing row. The database has nothing to compare these values with.
-NEVER_FOUND: Final = {
-    "consumers.name": "swapped",
-    "consumers.kinds": "other null swapped",
-    "consumers.wallet_addresses": "other null swapped",
-    "consumers.joins_credits": "other swapped",
-    "consumers.credit_delay_s": "other swapped",
-    "consumers.down_after_s": "other null swapped",
-    "consumers.disable_after_s": "other null swapped",
-    "consumers.is_removed": "other",
-    "consumers.failing_since": "other null swapped",
-    "consumers.disabled_at": "other null swapped",
-    "database_id.id": "other",
-    "deliveries.payload": "other swapped",
-    "deliveries.attempts": "other",
-    "deliveries.created_at": "other",
-    "deliveries.lease": "null",
-    "deliveries.error": "other",
-    "idempotency_keys": "missing",
-    "idempotency_keys.key": "other swapped",
-    "idempotency_keys.fingerprint": "other",
-    "idempotency_keys.until": "other swapped",
-    "nonce_count.swept_until": "other",
-    "nonces.key": "other",
-    "nonces.until": "other",
-    "payments.wallet_address": "other swapped",
-    "payments.asset_code": "other swapped",
-    "payments.asset_scale": "other swapped",
-    "request_counts": "missing",
-    "request_counts.client": "other swapped",
-    "request_counts.full_at": "other",
-    "settings.reindexed_to": "other",
-    "settings.erasures": "other",
-    "streams.due_at": "other swapped",
-}
-# The damage that the audit finds in some rows only.
-SOMETIMES_FOUND: Final = {
-    "deliveries": "missing",
-    "deliveries.payment_id": "swapped",
-    "deliveries.last_version": "other",
-    "deliveries.due_at": "other swapped",
-    "deliveries.lease": "other swapped",
-    "deliveries.ending": "other",
-    "deliveries.ended_at": "other",
-    "deliveries.error": "null swapped",
-    "events.peer": "other swapped",
-    "idempotency_keys.payment_id": "other swapped",
-    "metadata": "missing",
-    "metadata.number": "swapped",
-    "metadata.text": "other swapped",
-    "payments.client": "other",
-    "payments.incoming_amount": "other null swapped",
-    "payments.expires_at": "other null swapped",
-    "payments.metadata": "other null swapped",
-    "payments.metadata_number": "swapped",
-    "streams": "missing",
-    "streams.payment_id": "swapped",
-    "streams.acknowledged": "other",
-}
 TABLES: Final = (
     "consumers", "credits", "database_id", "deliveries", "events", "idempotency_keys", "metadata", "metadata_to_erase",
     "nonce_count", "nonces", "payments", "request_counts", "settings", "streams",
@@ -113,11 +53,6 @@ def copy(honest: Path, tmp_path: Path) -> Path:
 def books(honest: Path) -> Books:
     """Return the rows of `honest` without constraints."""
     return Books(honest)
-
-
-def texts(report: AuditReport) -> str:
-    """Return the differences as text."""
-    return "\n".join(map(str, report.differences))
 
 
 def edit(path: Path, *statements: str) -> None:
@@ -413,8 +348,8 @@ def test_only_the_first_differences_are_kept(copy: Path, monkeypatch: pytest.Mon
 def test_history_continues_in_later_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a transaction for each event, the audit of a payment that receives money meanwhile finds no difference."""
     ticks = itertools.count()
-    monkeypatch.setattr(_database, "AUDIT_SLICE_S_MAX", 1.5)
-    monkeypatch.setattr(_database, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
+    monkeypatch.setattr(_sqlite, "AUDIT_SLICE_S_MAX", 1.5)
+    monkeypatch.setattr(_sqlite, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     seen: list[Counts] = []
     with SqliteStore(tmp_path / "payments.db") as store:
         ids = fill(store)
@@ -435,8 +370,8 @@ def test_erasures_and_another_reference_during_the_audit_are_no_difference(
 ) -> None:
     """The metadata of a payment may vanish between two events of its history."""
     ticks = itertools.count()
-    monkeypatch.setattr(_database, "AUDIT_SLICE_S_MAX", 1.5)
-    monkeypatch.setattr(_database, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
+    monkeypatch.setattr(_sqlite, "AUDIT_SLICE_S_MAX", 1.5)
+    monkeypatch.setattr(_sqlite, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     seen: list[Counts] = []
     with SqliteStore(tmp_path / "payments.db") as store:
         ids = fill(store)

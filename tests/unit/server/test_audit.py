@@ -46,7 +46,7 @@ def test_live_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         fill(store)
         assert main(["audit", str(tmp_path / "payments.db")]) == 0
     output = capsys.readouterr()
-    assert "The pages and indexes were not checked, because a store has the database open" in output.out
+    assert "The pages and indexes were not checked, because the database is in use" in output.out
     assert output.err == ""
 
 

@@ -166,7 +166,7 @@ def test_serve(tmp_path: Path, database: str) -> None:
             assert unsigned("GET", f"{bank.base_url}/readyz").status_code == 200
         assert process.returncode == 0
     log = bank.log.read_text("utf-8")
-    assert "Payments are stored in the PostgreSQL database incoming_payments_" in log
+    assert "Payments are stored in postgresql://" in log
     assert "Traceback" not in log
 
 

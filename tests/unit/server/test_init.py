@@ -39,7 +39,7 @@ def test_init_for_a_postgresql_database(tmp_path: Path, capsys: pytest.CaptureFi
     """The configuration names the database. The output names the command that creates the tables, and no password."""
     assert main(["init", str(tmp_path), "--database-url", 'postgresql://bank:hunter2"@db.internal/bank']) == 0
     settings = load_settings(tmp_path / CONFIGURATION)
-    assert str(settings.given.database) == "the PostgreSQL database bank at db.internal"
+    assert str(settings.given.database) == "postgresql://bank@db.internal/bank"
     output = capsys.readouterr().out
     assert f"\nCreate the tables: incoming-payments migrate --config {tmp_path / CONFIGURATION}\n" in output
     assert "hunter2" not in output

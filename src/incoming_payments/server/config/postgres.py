@@ -62,7 +62,7 @@ def is_url(database: str) -> bool:
 def postgres_database(url: str) -> PostgresDatabase:
     """Return the database at `url`. Raises `ConfigurationError`, whose text contains no part of the URL."""
     try:
-        from incoming_payments.stores.postgres._session import connection_string, database_name
+        from incoming_payments.stores.postgres._session import connection_string, shown
     except ImportError:
         how = "run pip install 'incoming-payments[postgres]' 'psycopg[binary]'"
         raise ConfigurationError(f"is a URL of PostgreSQL, which needs psycopg: {how}") from None
@@ -74,7 +74,7 @@ def postgres_database(url: str) -> PostgresDatabase:
             "write %40 for @, %2F for / and %25 for %"
         )
         raise ConfigurationError(text) from None
-    return PostgresDatabase(conninfo, database_name(conninfo))
+    return PostgresDatabase(conninfo, shown(conninfo))
 
 
 def conninfo_of(database: PostgresDatabase, given: PostgresTable) -> str:

@@ -20,6 +20,7 @@ Step = Literal["before", "after", "all"]
 _SELECT_VERSION: Final = statement(
     "SELECT before, after, current_setting('server_encoding') FROM incoming_payments.schema_version WHERE id = 1"
 )
+_SELECT_COPY: Final = statement("SELECT source FROM incoming_payments.copies WHERE NOT is_complete")
 # The next statements are not in `STATEMENTS`: only a migration sends them.
 _LOCK: Final = int.from_bytes(b"IPayMigr")
 _TRY_LOCK: Final = f"SELECT pg_try_advisory_xact_lock({_LOCK})".encode()  # without a parameter, no snapshot stays
@@ -36,9 +37,11 @@ _PAUSE_S: Final = 0.1
 def check_schema(conninfo: str) -> None:
     """Raise `StoreUnusable` unless the database has the tables of this version. Raises `StoreUnavailable`."""
     row: Row | None
+    copy: Row | None = None
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:
             row = connection.execute(_SELECT_VERSION.text).fetchone()
+            copy = connection.execute(_SELECT_COPY.text).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         row = None
     except psycopg.Error as error:
@@ -55,6 +58,11 @@ def check_schema(conninfo: str) -> None:
         )
     if encoding != "UTF8":
         raise StoreUnusable(f"the database has the encoding {encoding}: create a database with the encoding UTF8")
+    if copy is not None:
+        raise StoreUnusable(
+            f"the database has a part of the rows of {copy[0]}, and the copy is not complete: complete it with "
+            "`incoming-payments copy-to-postgres`, or abandon it with `--abandon`"
+        )
 
 
 _HOW: Final = "run `incoming-payments migrate`, or call `incoming_payments.stores.postgres.migrate(conninfo)`"

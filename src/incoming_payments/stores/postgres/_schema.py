@@ -251,6 +251,19 @@ _QUOTAS: Final = (
     """,
     "CREATE INDEX quota_clients_to_sweep ON incoming_payments.quota_clients (full_at)",
 )
-_VERSION_1: Final = (*_PAYMENTS, *_FEED, *_QUOTAS)
+_COPIES: Final = (
+    # The copy of a SQLite database into this one. Until the copy is complete, no store opens this database. `place` is
+    # the table and the key up to which the rows are here, as JSON.
+    """
+    CREATE TABLE incoming_payments.copies (
+        id smallint PRIMARY KEY CHECK (id = 1),
+        copy_id text NOT NULL,
+        source text NOT NULL,
+        is_complete boolean NOT NULL,
+        place text NOT NULL
+    )
+    """,
+)
+_VERSION_1: Final = (*_PAYMENTS, *_FEED, *_QUOTAS, *_COPIES)
 VERSIONS: Final = (Version(1, _VERSION_1),)
 VERSION: Final = VERSIONS[-1].number

@@ -8,6 +8,7 @@ because every operation works under each of them. No statement depends on the ti
 
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 import psycopg
 from psycopg.adapt import AdaptersMap
@@ -89,15 +90,18 @@ def _check_place(chosen: Mapping[str, object]) -> None:
         raise psycopg.ProgrammingError("@ in the host, or a port that is no number")
 
 
-def database_name(conninfo: str) -> str:
-    """Return a text for messages that names the database, without a password."""
-    chosen = conninfo_to_dict(conninfo)
-    return f"the PostgreSQL database {chosen.get('dbname', '(default)')} at {chosen.get('host', '(default)')}"
-
-
 def with_password(conninfo: str, password: str) -> str:
     """Return `conninfo` with `password`."""
     return make_conninfo(conninfo, password=password)
+
+
+def shown(conninfo: str) -> str:
+    """Return the database of a valid `conninfo` for messages: a URL without the password and the settings."""
+    chosen = conninfo_to_dict(conninfo)
+    user = f"{quote(str(chosen['user']))}@" if "user" in chosen else ""
+    port = f":{chosen['port']}" if "port" in chosen else ""
+    host, database = quote(str(chosen.get("host", "")), safe=","), quote(str(chosen.get("dbname", "")))
+    return f"postgresql://{user}{host}{port}/{database}"
 
 
 # The arguments with which psycopg connects. If psycopg prepared the statements of a host, it would deallocate those of

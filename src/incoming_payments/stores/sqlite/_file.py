@@ -26,7 +26,6 @@ from incoming_payments.stores.sqlite._opening import (
     take_lock,
 )
 from incoming_payments.stores.sqlite._references import indexed_member, prepare_reference
-from incoming_payments.stores.sqlite._schema import VERSION
 from incoming_payments.stores.sqlite._second_name import refuse_second_names
 from incoming_payments.stores.sqlite._versions import check_version, prepare_tables
 from incoming_payments.stores.sqlite._watch import FileWatch, OnStop
@@ -59,6 +58,7 @@ class DatabaseFile:
         busy_s: float,
         on_stop: OnStop | None = None,
         reference: str | None = None,
+        may_be_moved: bool = False,
     ) -> None:
         if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
             least = ".".join(map(str, SQLITE_VERSION_MIN))
@@ -71,6 +71,7 @@ class DatabaseFile:
             text = f"busy_s, the seconds to wait for a lock, must be from 0 to {STORE_BUSY_S_MAX:g}"
             raise ConfigurationError(text, setting="busy_s")
         self._busy_s = busy_s
+        self._may_be_moved = may_be_moved
         self._wanted = checked_member(reference)
         self.reference: str | None = None  # the member of the metadata that the database indexes
         self.watch = FileWatch(self.path, on_stop)
@@ -163,14 +164,15 @@ class DatabaseFile:
             if self.patiently(lambda: copy_log(other, self.watch)).frames:
                 raise self.watch.stop(f"{self.watch.log_path} was emptied while it was open")
             log.forget()
-        check_version(connection, self.path)
+        self._check_version(connection)
 
     def commit(self, connection: sqlite3.Connection, log: LogWatch) -> int:
         """Commit, and return the size of the log in bytes once the commit is known to be on the disk."""
         if log.is_new_committer():
             # This statement writes the first page even when nothing has changed, and so overwrites an unfinished commit
             # of a dead process.
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            connection.execute(f"PRAGMA user_version = {version}")
         connection.execute("COMMIT")
         size_bytes = log.after_commit()
         if not size_bytes:
@@ -236,7 +238,7 @@ class DatabaseFile:
             rewrite_log(self.watch)
             connection.rollback()
             _set(connection, *_WRITES)
-            self.patiently(lambda: prepare_tables(connection, self.path, is_alone=is_alone))
+            self.patiently(lambda: self._prepare_tables(connection, is_alone=is_alone))
             self.patiently(lambda: prepare_reference(connection, self.path, self._wanted))
             self.reference = self.patiently(lambda: indexed_member(connection))
             self._wanted = None  # a process that has the database open continues after another one has changed it
@@ -246,6 +248,12 @@ class DatabaseFile:
             self._held = guard, connection
             on_failure.pop_all()
         return guard, connection
+
+    def _check_version(self, connection: sqlite3.Connection) -> None:
+        check_version(connection, self.path, may_be_moved=self._may_be_moved)
+
+    def _prepare_tables(self, connection: sqlite3.Connection, *, is_alone: bool) -> None:
+        prepare_tables(connection, self.path, is_alone=is_alone, may_be_moved=self._may_be_moved)
 
     def _forget(self) -> None:
         self._held = None
@@ -261,7 +269,7 @@ class DatabaseFile:
         # Only `prepare` may create the file, because a deleted file must not come back as an empty one.
         connection = self._open("rw")
         try:
-            self.patiently(lambda: check_version(connection, self.path))
+            self.patiently(lambda: self._check_version(connection))
             _set(connection, *settings)
         except BaseException:
             self.disconnect(connection)

@@ -15,6 +15,7 @@ from typing import Final
 from incoming_payments.errors import BackupFailed, StoreUnusable
 from incoming_payments.observers.log import LogEvent, log_event
 from incoming_payments.stores.sqlite._backup import back_up
+from incoming_payments.stores.sqlite._moves import is_moved, moved, own_version
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, PARTS, UPGRADES, VERSION, VERSION_1
 
 # A single statement, so that all three values are from before or from after another process creates the tables.
@@ -26,18 +27,20 @@ _IDENTIFY: Final = (
 logger = logging.getLogger("incoming_payments.stores.sqlite")
 
 
-def prepare_tables(connection: sqlite3.Connection, path: Path, *, is_alone: bool) -> None:
+def prepare_tables(connection: sqlite3.Connection, path: Path, *, is_alone: bool, may_be_moved: bool) -> None:
     """Create the tables of an empty file, or check those of another file. If `is_alone` is true, upgrade an older file.
 
     Raises `StoreUnusable`, and any `sqlite3.Error`.
     """
-    _version(connection, path)  # check the version first, because the file may belong to another application
+    _version(
+        connection, path, may_be_moved=may_be_moved
+    )  # check the version first, because the file may belong to another application
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise StoreUnusable(
             f"the file system of {path} cannot hold a write-ahead log (WAL): keep the database on a local disk"
         )
-    version = _version(connection, path)
+    version = _version(connection, path, may_be_moved=may_be_moved)
     if version == 0:
         _create(connection, path)
     elif version < VERSION:
@@ -45,18 +48,20 @@ def prepare_tables(connection: sqlite3.Connection, path: Path, *, is_alone: bool
     _check_parts(connection, path)
 
 
-def check_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `StoreUnusable` for another schema version. Another release may change the version at any time."""
+def check_version(connection: sqlite3.Connection, path: Path, *, may_be_moved: bool) -> None:
+    """Raise `StoreUnusable` for another schema version. Another program may change the version at any time."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != VERSION:
-        raise _refusal(path, version)
+    if is_moved(version) and not may_be_moved:
+        raise moved(connection, path)
+    if own_version(version) != VERSION:
+        raise _refusal(path, own_version(version))
 
 
 def _create(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Another process may have created the tables before this process got the lock.
-        is_new = _version(connection, path) == 0
+        is_new = _version(connection, path, may_be_moved=False) == 0
         if is_new:
             _execute(connection, *VERSION_1, f"PRAGMA application_id = {APPLICATION_ID}")
             _upgrade_tables(connection, 1)
@@ -115,16 +120,20 @@ def _check_parts(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the schema version, or 0 for an empty file.
+def _version(connection: sqlite3.Connection, path: Path, *, may_be_moved: bool) -> int:
+    """Return the version of the tables, or 0 for an empty file.
 
-    Raises `StoreUnusable` for the file of another program, and for a version that this release cannot upgrade.
+    Raises `StoreUnusable` for the file of another program, for a version that this release cannot upgrade, and, unless
+    `may_be_moved` is true, for a file that was moved.
     """
     application, version, tables = connection.execute(_IDENTIFY).fetchone()
     if application != APPLICATION_ID:
         if (application, version, tables) != (0, 0, 0):
             raise StoreUnusable(f"{path} is the database of another application: choose another file")
         return 0
+    if is_moved(version) and not may_be_moved:
+        raise moved(connection, path)
+    version = own_version(version)
     if version != VERSION and version not in UPGRADES:
         raise _refusal(path, version)
     return int(version)

@@ -29,7 +29,7 @@ def test_a_url_is_a_database_on_postgresql(folder: Path, scheme: str) -> None:
     path = write(folder, f"{scheme}://bank:{SECRET}@db.internal:5433/payments?sslmode=require")
     given = load_settings(path).given
     assert isinstance(given.database, PostgresDatabase)
-    assert str(given.database) == "the PostgreSQL database payments at db.internal"
+    assert str(given.database) == "postgresql://bank@db.internal:5433/payments"
     conninfo = conninfo_of(given.database, given.postgres)
     for part in ("user=bank", f"password={SECRET}", "host=db.internal", "port=5433", "sslmode=require"):
         assert part in conninfo.split(" ")

@@ -245,8 +245,8 @@ def test_tables_of_another_process_are_found_under_the_lock(path: Path, monkeypa
     """Another process creates the tables after the first check. The check under the lock finds them."""
     version, seen = _versions._version, list[int]()
 
-    def check(connection: sqlite3.Connection, checked: Path) -> int:
-        seen.append(version(connection, checked))
+    def check(connection: sqlite3.Connection, checked: Path, *, may_be_moved: bool) -> int:
+        seen.append(version(connection, checked, may_be_moved=may_be_moved))
         if len(seen) == 2:
             identity = f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {VERSION}"
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
