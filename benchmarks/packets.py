@@ -42,9 +42,7 @@ def is_fulfilled(_: bytes, body: bytes) -> bool:
 def bodies(settings: Settings, payments: int, packets: int) -> list[bytes]:
     """Store new payments without a limit. Return Prepares of one unit each, to these payments in turn."""
     now = datetime.now(UTC)
-    database = settings.given.database
-    assert isinstance(database, Path)
-    with SqliteStore(database) as store:
+    with SqliteStore(settings.path.parent / "payments.sqlite3") as store:
         created = [a_creation(limit=None, now=now) for _ in range(payments)]
         for creation in created:
             store.insert(creation)

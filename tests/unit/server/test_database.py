@@ -184,10 +184,10 @@ def test_a_server_that_is_lost_and_returns(tmp_path: Path, own_server: OwnServer
         payment = client.create().json()["id"]
         own_server.kill()
         assert code_of(client.create()) == (503, "store_unavailable")
-        await_true(lambda: [unsigned("GET", ready).status_code for _ in range(2)] == [503] * 2)
+        await_true(lambda: unsigned("GET", ready).status_code == 503)
         assert unsigned("GET", f"{bank.base_url}/healthz").status_code == 200
         own_server.start()
-        await_true(lambda: [unsigned("GET", ready).status_code for _ in range(4)] == [200] * 4)
+        await_true(lambda: unsigned("GET", ready).status_code == 200)
         assert client.get(payment).status_code == 200
         assert client.create().status_code == 201
     assert process.returncode == 0
