@@ -158,7 +158,8 @@ INTROSPECTION_S_MAX: Final = 30.0  # the largest setting; clients give up before
 INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting, because a revoked token stays usable for that long
 INTROSPECTIONS_CACHED_DEFAULT: Final = 10_000  # cached answers, which usually take 1 KB each, and at most 7 KB
 INTROSPECTION_CACHED_BYTES_MAX: Final = 4 * 1024  # enough for some 20 rights; more could fill the memory
-ACTIVE_TOKENS_MAX: Final = 10_000  # digests of tokens for the reserved connections, which take 200 bytes each
+ACTIVE_TOKENS_MAX: Final = 10_000  # digests of tokens for the reserved connections, which take 500 bytes each
+ACTIVE_TOKENS_OF_CLIENT_MAX: Final = 100  # of these of one client, so that no client displaces the tokens of all others
 CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection; the server may have closed it, or may restart
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, which doubles for each further retry
 ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: headers, interim responses, chunk sizes
@@ -309,6 +310,7 @@ for _smaller, _larger, _why in (
     (FETCHES_OF_DOMAIN_MAX, FETCHES_MAX // 2, "one domain must not take all fetches"),
     (FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch needs a connection"),
     (1 + FETCHES_MAX, MISSING_DOCUMENTS_MAX, "some document must not be in a fetch, so that a cache can drop it"),
+    (ACTIVE_TOKENS_OF_CLIENT_MAX, ACTIVE_TOKENS_MAX // 2, "one client must not have all places"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "the largest cached answer must be a valid answer"),
     (INTROSPECTION_S_DEFAULT, INTROSPECTION_S_MAX, "the default time must be a valid setting"),
     (WEBHOOK_S_DEFAULT, WEBHOOK_S_MAX, "the default time must be a valid setting"),

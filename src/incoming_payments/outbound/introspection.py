@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable
 from datetime import datetime
 from functools import partial
-from typing import Final, Generic, TypeVar, get_args
+from typing import Final, get_args
 
 from incoming_payments.domain.urls import canonical_url
 from incoming_payments.errors import AuthorizationServerUnavailable, ConfigurationError, InvalidValue
@@ -18,6 +18,7 @@ from incoming_payments.gnap import AccessToken, AccessTokenInfo, Action, Dialect
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
 from incoming_payments.limits import (
     ACTIVE_TOKENS_MAX,
+    ACTIVE_TOKENS_OF_CLIENT_MAX,
     CLIENT_RETRIES_MAX,
     CLIENT_RETRY_S_MAX,
     INTROSPECTION_BYTES_MAX,
@@ -31,10 +32,9 @@ from incoming_payments.outbound import _forks
 from incoming_payments.outbound._breaker import Breaker, SingleFlight
 from incoming_payments.outbound._http import CONNECTIONS_DEFAULT, AnswerTooLarge, HttpAnswer, HttpFailed
 from incoming_payments.outbound._loop_thread import LoopThread
+from incoming_payments.outbound._recent import ActiveTokens, Recent
 from incoming_payments.outbound._settings import check_number, check_types, open_http, wrong
 from incoming_payments.ports.clock import utc_now
-
-T = TypeVar("T")
 
 _HEADERS: Final = (("Content-Type", "application/json"), ("Accept", "application/json"))
 # the components that each request must cover (RFC 9635 §7.3.1)
@@ -105,9 +105,9 @@ class _Introspector:
         self._breaker = Breaker()
         self._flights = SingleFlight[bytes]()
         # Cache the bytes of an answer, because a client chooses its key, and a parsed key can take much more memory.
-        self._cache = _Recent[tuple[float, bytes]](self._cache_tokens)
+        self._cache = Recent[tuple[float, bytes]](self._cache_tokens)
         # the digests of the tokens that were active at their last introspection
-        self._active = _Recent[bool](ACTIVE_TOKENS_MAX)
+        self._active = ActiveTokens(ACTIVE_TOKENS_MAX, ACTIVE_TOKENS_OF_CLIENT_MAX)
         reserved = self._connections // 2
         open_client = partial(open_http, bytes_max=INTROSPECTION_BYTES_MAX, tls=self._tls)
         self._shared = open_client(connections=self._connections - reserved)
@@ -141,10 +141,10 @@ class _Introspector:
             info = self._parse(body)
         finally:
             if info is None:
-                self._active.drop(query.token.digest)
+                self._active.remove(query.token.digest)
         if info is None:
             return None
-        self._active.put(query.token.digest, True)
+        self._active.add(query.token.digest, info.client)
         if len(body) <= INTROSPECTION_CACHED_BYTES_MAX:
             left_s = self._cache_s if info.expires_at is None else (info.expires_at - self._clock()).total_seconds()
             if (kept_s := min(self._cache_s, left_s)) > 0:
@@ -161,7 +161,7 @@ class _Introspector:
         return self._read(query, name, await self._flights.run(name, fetch))
 
     async def _fetch(self, query: TokenQuery, deadline: float) -> bytes:
-        was_active = bool(self._active.get(query.token.digest))
+        was_active = query.token.digest in self._active
         http = self._reserved if was_active else self._shared  # random tokens never get a reserved connection
         attempt = _Attempt(self._url, self._breaker, deadline, was_active=was_active)
         if attempt.must_probe:
@@ -239,7 +239,7 @@ class HttpIntrospector(_Introspector):
 
     def _wait(self, query: TokenQuery) -> AccessTokenInfo | None:
         """Wait for the answer. Strangers with random tokens occupy only some threads of a WSGI server."""
-        if self._active.get(query.token.digest):
+        if query.token.digest in self._active:
             return self._thread.run(self._introspect(query))
         if not self._waits.acquire(blocking=False):
             text = "too many other threads wait for tokens that were not active before: repeat the request later"
@@ -342,29 +342,6 @@ def _error_code(body: bytes) -> str:
         return ""
     known = isinstance(code, str) and code in {"invalid_request", "invalid_resource_server", "invalid_access"}
     return f" {code}" if known else ""
-
-
-class _Recent(Generic[T]):
-    """A cache of the `size` newest entries. Threads may share a cache."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._lock = threading.Lock()
-        self._entries: dict[Hashable, T] = {}  # the most recent entry is last
-
-    def get(self, key: Hashable) -> T | None:
-        return self._entries.get(key)
-
-    def put(self, key: Hashable, entry: T) -> None:
-        with self._lock:
-            self._entries.pop(key, None)
-            self._entries[key] = entry
-            if len(self._entries) > self._size:
-                del self._entries[next(iter(self._entries))]
-
-    def drop(self, key: Hashable) -> None:
-        with self._lock:
-            self._entries.pop(key, None)
 
 
 def _check_url(url: str, *, allow_http: bool) -> None:

@@ -881,6 +881,23 @@ def test_few_active_tokens_are_remembered(connect: Open, monkeypatch: pytest.Mon
         assert not crowd.lets_through(second, introspector, within_s=0.3)
 
 
+def test_client_with_many_tokens_displaces_only_its_own(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens of other clients keep their reserved connections."""
+    monkeypatch.setattr(introspection, "ACTIVE_TOKENS_MAX", 4)
+    monkeypatch.setattr(introspection, "ACTIVE_TOKENS_OF_CLIENT_MAX", 2)
+    crowd = Crowd()
+    many = [TokenQuery(AccessToken(f"MANY-{number}"), "create") for number in range(9)]
+    with scripted_server(crowd) as server:
+        introspector = connect(server.url, connections=2, timeout_s=20)
+        introspector.introspect()
+        crowd.answer = an_answer(client="https://other.example/many")
+        for query in many:
+            introspector.introspect(query)
+        assert crowd.lets_through(QUERY, introspector, within_s=5)
+        assert crowd.lets_through(many[-2], introspector, within_s=5)
+        assert not crowd.lets_through(many[-3], introspector, within_s=0.3)
+
+
 # --- cache -----------------------------------------------------------------------------------------
 
 
