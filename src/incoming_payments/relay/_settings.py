@@ -90,6 +90,9 @@ class RelaySettings:
     the changes of other processes every `poll_s` seconds. `render` makes the payload of a delivery from its events,
     before the first attempt.
 
+    A delivery is acknowledged when the handler returns. If the handler has acknowledged it itself, for example with
+    `PostgresStore.acknowledging`, it returns `Acknowledged()`.
+
     Raises `ConfigurationError` for a wrong setting.
     """
 
