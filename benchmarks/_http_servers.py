@@ -155,10 +155,10 @@ class TimedStore(AsyncSqliteStore):
         engine: Any = self._engine
         read = engine._read
 
-        def timed_read(*arguments: Any) -> Any:
+        def timed_read(*arguments: Any, **options: Any) -> Any:
             begin = time.perf_counter()
             try:
-                return read(*arguments)
+                return read(*arguments, **options)
             finally:
                 _reads.append(time.perf_counter() - begin)
 
