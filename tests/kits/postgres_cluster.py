@@ -83,6 +83,11 @@ class Server:
         return make_conninfo(host="127.0.0.1", port=self.port, user="postgres", dbname="postgres")
 
     @property
+    def url(self) -> str:
+        """Return `conninfo` as a URL."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    @property
     def process(self) -> "subprocess.Popen[bytes]":
         """Return the process that was started last."""
         assert self._process is not None, f"server {self.name} was never started"

@@ -10,6 +10,7 @@ from attrs import frozen
 from psycopg.rows import dict_row
 
 from campaigns.postgres.records import Call, calls_of
+from incoming_payments.audit import audit
 from kits.linearizability import Operation, Undecided
 from kits.payment_model import COMPLETED, Credit, Get, Packet, View, find_payment_violation
 
@@ -124,6 +125,11 @@ def check(conninfo: str, folder: Path, interrupted: Sequence[Span] = ()) -> Repo
         reads_ahead=reads_ahead,
         violations=violations,
     )
+
+
+def audited(url: str) -> Sequence[Violation]:
+    """Return the differences that the audit finds."""
+    return [("the books pass the audit", str(difference)) for difference in audit(url).differences]
 
 
 def _orphans(calls: Mapping[str, Sequence[Call]], database: Database) -> Iterator[Violation]:

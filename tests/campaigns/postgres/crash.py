@@ -9,7 +9,8 @@ connections of the server are ended. Before that, the proxy may delay the connec
 a number of bytes, or in the middle of its COMMIT.
 
 At the end, no acknowledged credit may be lost or doubled, the books of the clients must agree with the database, and
-the history of each payment must be linearizable. Each event must have arrived as `relays` says.
+the history of each payment must be linearizable. Each event must have arrived as `relays` says, and the audit must find
+no difference.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from typing import Final
 from attrs import define, evolve, field
 from psycopg.conninfo import make_conninfo
 
-from campaigns.postgres.check import Report, check
+from campaigns.postgres.check import Report, audited, check
 from campaigns.postgres.relays import check_arrivals
 from campaigns.postgres.workers import STORES, Workers, await_credits, print_report
 from incoming_payments.stores.postgres import migrate
@@ -93,7 +94,7 @@ def run_campaign(
         figures.cuts = proxy.cuts
         figures.arrivals, wrong = check_arrivals(server.conninfo, folder)
         report = check(server.conninfo, folder)
-    return figures, evolve(report, violations=[*report.violations, *wrong])
+        return figures, evolve(report, violations=[*report.violations, *wrong, *audited(server.url)])
 
 
 def inject(proxy: TcpProxy, fault: str, choose: random.Random) -> None:

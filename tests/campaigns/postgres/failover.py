@@ -10,7 +10,7 @@ clients repeat their calls all the time. Then the primary is killed as well, and
 At the end, no acknowledged credit may be lost or doubled, the books of the clients must agree with the database, and
 the history of each payment must be linearizable. Reads between an interruption and the promotion are an exception: they
 may see a credit that is not acknowledged, and that the standby does not have. The report counts them. Each event must
-have arrived as `relays` says.
+have arrived as `relays` says, and the audit must find no difference.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from typing import Final
 
 from attrs import define, evolve, field
 
-from campaigns.postgres.check import Report, Span, check
+from campaigns.postgres.check import Report, Span, audited, check
 from campaigns.postgres.records import Call, calls_of
 from campaigns.postgres.relays import check_arrivals
 from campaigns.postgres.workers import STORES, Workers, await_credits, print_report
@@ -75,6 +75,7 @@ def run_campaign(
             workers.end()
         figures.arrivals, wrong = check_arrivals(cluster.conninfo, folder)
         report = check(cluster.conninfo, folder, figures.interruptions)
+        wrong = [*wrong, *audited(cluster.url)]
     calls = calls_of(folder)
     figures.credits_s = [_first_credit_s(calls, moment) for moment in figures.promoted]
     return figures, evolve(report, violations=[*report.violations, *wrong])

@@ -7,7 +7,8 @@
 HTTP, and a client creates, lists and completes payments by signed requests. Every few rounds, the primary is killed
 with SIGKILL and the standby is promoted. All clients repeat a request until it has a final answer.
 
-At the end, `campaigns.crash.check` compares the records of all clients with the database.
+At the end, `campaigns.crash.check` compares the records of all clients with the database, and the audit must find no
+difference.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 import psycopg
-from attrs import asdict, define, field
+from attrs import asdict, define, evolve, field
 from psycopg.rows import dict_row
 
 from campaigns.crash.campaign import SENDERS, Client
@@ -34,6 +35,7 @@ from campaigns.crash.check import Report, Tables, check_tables
 from campaigns.crash.clients import CREATED, END
 from campaigns.crash.records import Reader, ReceivedAnswer
 from campaigns.crash.service import Service
+from campaigns.postgres.check import audited
 from campaigns.postgres.workers import print_report
 from incoming_payments.stores.postgres import migrate
 from kits.postgres_cluster import Cluster
@@ -103,7 +105,8 @@ def run_campaign(
         for client in clients:
             client.end()
         service.stop()
-        return figures, check_tables(read_tables(cluster.conninfo), [client.record for client in clients])
+        report = check_tables(read_tables(cluster.conninfo), [client.record for client in clients])
+        return figures, evolve(report, violations=[*report.violations, *audited(cluster.url)])
 
 
 def _kill(service: Service, cluster: Cluster, victim: str, choose: random.Random) -> None:
