@@ -103,9 +103,7 @@ PULL_ERROR_CHARS_MAX: Final = 2000  # the length of an error in a request; the s
 BODY_BYTES_MAX: Final = 64 * 1024  # a create request with the largest metadata needs a quarter of this size
 JSON_DEPTH_MAX: Final = 32  # levels of a whole body, so that the parser stays below its recursion limit
 JSON_BRACKETS_MAX: Final = 16 * 1024  # opening brackets in a body, even in strings; each array or object takes memory
-ANSWER_VALUES_MAX: Final = (
-    2048  # brackets and commas of an object of another system, up to 3 us each; 64 rights have 800
-)
+ANSWER_VALUES_MAX: Final = 2048  # brackets and commas of another system's object, up to 3 us each; 64 rights have 800
 JSON_NUMBER_CHARS_MAX: Final = 64  # the length of a number, because converting an integer takes quadratic time
 
 # --- HTTP, RFC 9421, RFC 9651 ---

@@ -121,6 +121,9 @@ def execute(conninfo: str, statement: str) -> list[tuple[Any, ...]]:
 def new_database(name: str, isolation: str = READ_COMMITTED, *, template: str = "template0") -> str:
     """Return the connection string of a copy of the database `template`, which has no tables by default."""
     execute(server_url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    # PostgreSQL copies no database that another session uses, such as one of a store that waits for its collection.
+    query = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{template}'"  # noqa: S608
+    execute(server_url(), query)
     execute(server_url(), f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE {template}")
     execute(server_url(), f"ALTER DATABASE {name} SET default_transaction_isolation = '{isolation}'")
     return make_conninfo(server_url(), dbname=name)

@@ -57,6 +57,7 @@ CODES = {
     "StoreStopped": "store_stopped",
     "AuditFailed": "audit_failed",
     "BackupFailed": "backup_failed",
+    "CopyFailed": "copy_failed",
     "PaymentExists": "payment_exists",
     "BrokenDecision": "broken_decision",
     "ApprovalRequired": "approval_required",

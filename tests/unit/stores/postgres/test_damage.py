@@ -90,7 +90,7 @@ def test_missing_tables_and_rights_are_unusable() -> None:
         PostgresStore(make_conninfo(database, user="without_rights"))
     execute(database, "GRANT USAGE ON SCHEMA incoming_payments TO without_rights")
     execute(database, "GRANT SELECT ON incoming_payments.schema_version TO without_rights")
-    with pytest.raises(StoreUnusable, match="permission denied for table settings"):
+    with pytest.raises(StoreUnusable, match="permission denied for table"):
         PostgresStore(make_conninfo(database, user="without_rights"))
 
 
