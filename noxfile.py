@@ -2,19 +2,19 @@
 
 nox                      format, lint, types, tests with coverage (also of the docs and examples), and the wheel
 nox -s bench -- NAME     run benchmarks/NAME.py; with --json, the last line has the figures as one JSON object
-nox -s cost                measure the processor time of hostile inputs, and how it grows with their size: [-- --help]
+nox -s cost              measure the processor time of hostile inputs, and how it grows with their size: [-- --help]
 nox -s crash             kill the service 200 times while it is paid, and check its database: [-- --feed | --help]
 nox -s demo              create and pay an incoming payment between real processes, one of which is killed
 nox -s disk              let syncs fail at random, and check 1,000 disks after power cuts: [-- --images N --seed S]
 nox -s docs              write the generated parts of the docs
 nox -s edge              measure an honest peer's rate behind nginx during attacks: [-- --seconds S --turns N]
 nox -s failover          kill a PostgreSQL primary and promote its standby, 20 times: [-- --rounds N --seed S]
-nox -s served            kill serve on PostgreSQL, and its primary, 100 times: [-- --rounds N --seed S]
 nox -s fuzz              fuzz the parsers, the verification and the service, a minute for each target: [-- --help]
 nox -s interop           cross-check signatures with other implementations: [-- --rounds N --seed N]
 nox -s mutants           measure how many small changes of the code the tests notice: [-- PACKAGE...]
 nox -s openapi           check the answers to 10,000 requests against the OpenAPI document: [-- --cases N --seed S]
 nox -s postgres          kill PostgreSQL and worker processes, 100 times: [-- --rounds N --seed S]
+nox -s served            kill serve on PostgreSQL, and its primary, 100 times: [-- --rounds N --seed S]
 nox -s simulate          simulate the service for a million steps; `-- --seed S --steps N` runs one seed
 """
 

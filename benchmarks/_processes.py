@@ -27,7 +27,7 @@ def _processor_s(pid: int) -> float:
 
 
 def _seconds(pid: int, first: int) -> float:
-    """Return the sum of two fields of /proc/PID/stat, of which the first is `first` fields behind the name."""
+    """Return the sum of two fields of /proc/PID/stat. The first one is `first` fields behind the name."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[first]) + int(fields[first + 1])) / os.sysconf("SC_CLK_TCK")
 

@@ -22,7 +22,7 @@ from incoming_payments.domain.payment import STREAM_CREDITS, CreditId, IncomingP
 from incoming_payments.stores.postgres import PostgresStore, migrate
 from incoming_payments.testing import a_creation, a_wallet_address, crediting
 
-CREDITS: Final = 3  # of each payment
+CREDITS: Final = 3  # credits of each payment
 OPEN_EACH: Final = 10  # one of so many payments is open
 PAYMENTS_OF_WALLET: Final = 100
 WALLET: Final = "https://bank.example/accounts/"
@@ -136,7 +136,7 @@ def fill(server: Server, payments: int) -> Filled:
 
 
 def _fill(filled: Filled, table: str, statement: str) -> None:
-    """Insert the rows without indexes, and create the indexes again. It is faster, and leaves them in their best form.
+    """Insert the rows without indexes, and create the indexes again. This is faster, and leaves no bloat.
 
     The table is emptied in the same transaction, so the server writes no log.
     """

@@ -28,9 +28,9 @@ from incoming_payments.testing import a_creation, a_wallet_address
 T = TypeVar("T")
 Spent = dict[int, dict[str, list[float]]]  # the microseconds of each operation, by the number of payments
 
-CALLS: Final = 5  # of each of the first operations in a turn
+CALLS: Final = 5  # creates, and gets, credits and lists of each age, in a turn
 EACH: Final = 8  # deliveries of a claim, and expired payments of a sweep
-PAGE: Final = 21  # what the service asks for to fill a page of 20
+PAGE: Final = 21  # payments that the service requests for a page of 20
 RECENT: Final = 1_000  # the last payments of a database
 OPERATIONS: Final = (
     *("create", "get", "get, any age", "credit", "credit, any age", "list", "list, any age", "claim", "settle"),
@@ -53,7 +53,7 @@ class Operations:
             for first in (recent, old)
         }
         self._recent = recent
-        self._handle()  # what the check of the filled rows has left
+        self._handle()  # the deliveries that the check of the filled rows has left
 
     def _sample(self, places: Sequence[int], count: int) -> Iterator[PaymentId]:
         return itertools.cycle(self._filled.ids(random.choices(places, k=count)))
@@ -96,7 +96,7 @@ class Operations:
         assert len(self.store.find_payments(query)) == PAGE
 
     def _handle(self, expected: int | None = None) -> tuple[list[float], list[float]]:
-        """Claim and settle all that is due. Return the microseconds of the first claim, and of each result."""
+        """Claim and settle all due deliveries. Return the microseconds of the first claim, and of each result."""
         feed, claims, results = self.store.feed, list[float](), list[float]()
         while True:
             now = utc_now()
@@ -123,7 +123,7 @@ class Operations:
 
 
 def measure_lives(filled: Filled, turns: int) -> dict[str, float]:
-    """Return what a payment costs from its creation to its delivery, in one process without HTTP.
+    """Return the cost of a payment from its creation to its delivery, in one process without HTTP.
 
     The figures are the microseconds of processor, the bytes of log, the bytes by which the tables and indexes grow
     before a VACUUM, and the share of the updates of payments that write to no index.

@@ -33,17 +33,17 @@ from incoming_payments.ports.clock import utc_now
 from incoming_payments.stores.postgres import AsyncPostgresStore, PostgresStore
 from incoming_payments.testing import a_creation
 
-COUNTS: Final = (1, 2, 4)  # processes
-CONNECTIONS: Final = 8  # of each process to PostgreSQL
+COUNTS: Final = (1, 2, 4)  # the numbers of processes
+CONNECTIONS: Final = 8  # connections of each process to PostgreSQL
 IN_FLIGHT: Final = 64  # packets of all workers together
-PAYMENTS: Final = 200  # that get the packets in turn
-SECRET: Final = bytes(range(32))  # of the addresses, which the load generator has to know
+PAYMENTS: Final = 200  # payments that get the packets in turn
+SECRET: Final = bytes(range(32))  # the secret of the ILP addresses, which the load generator has to know
 METHODS: Final = DerivedMethods("test.bank", [SECRET])
 
 
 @frozen
 class Cost:
-    """The rate of a load, and what each item of it takes."""
+    """The rate of a load, and the cost of one item."""
 
     rate: float
     library_us: float
@@ -55,7 +55,7 @@ class Cost:
 
     @property
     def cores(self) -> float:
-        """The processors that were used on average, which other work on the machine may limit."""
+        """The number of processors used on average. Other work on the machine may limit it."""
         return self.rate * (self.library_us + self.postgres_us + self.load_us) / 1e6
 
     def figures(self, unit: str) -> dict[str, float]:
@@ -212,7 +212,7 @@ def rounds(
     with ExitStack() as stack:
         fresh = multiprocessing.get_context("spawn")
         pools = [stack.enter_context(ProcessPoolExecutor(1, fresh)) for _ in range(max(COUNTS))]
-        for started in [pool.submit(utc_now) for pool in pools]:  # imports the library
+        for started in [pool.submit(utc_now) for pool in pools]:  # this imports the library
             started.result()
         for _, processes in itertools.product(range(count), COUNTS):
             cost = measure_workers(filled, processes, packets)

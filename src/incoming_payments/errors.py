@@ -51,7 +51,7 @@ IncomingPaymentsError              has a code, a description and details
 ├── PaymentExists                  the payment id was used twice
 ├── BrokenDecision                 the values to store contradict each other: a bug in the decision
 ├── ApprovalRequired               the money of a packet needs the approval of the host
-├── LeaseLost                      a handler acknowledges a delivery whose lease it no longer has
+├── LeaseLost                      a handler acknowledges a delivery, but has lost its lease
 ├── RetryLater                     a handler of deliveries asks for a later attempt
 ├── HandlerGone                    a handler of deliveries wants no more of them
 ├── PortMissing                    a flow needs a port that the host did not pass
@@ -352,7 +352,7 @@ class AuditFailed(IncomingPaymentsError, code="audit_failed"):
 
 
 class CopyFailed(IncomingPaymentsError, code="copy_failed"):
-    """The payments of a database could not be copied to another one, which no store opens therefore."""
+    """The payments of a database could not be copied to another database. No store opens an incomplete copy."""
 
 
 class PaymentExists(IncomingPaymentsError, code="payment_exists"):
@@ -376,7 +376,7 @@ class ApprovalRequired(IncomingPaymentsError, code="approval_required"):
 
 
 class LeaseLost(IncomingPaymentsError, code="lease_lost"):
-    """A handler acknowledges a delivery whose lease it no longer has. Another process may have the delivery."""
+    """A handler acknowledges a delivery, but has lost its lease. Another process may have the delivery."""
 
 
 class RetryLater(IncomingPaymentsError, code="retry_later"):

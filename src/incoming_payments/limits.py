@@ -157,7 +157,7 @@ INTROSPECTION_CACHE_S_MAX: Final = 300.0  # the largest setting, because a revok
 INTROSPECTIONS_CACHED_DEFAULT: Final = 10_000  # cached answers, which usually take 1 KB each, and at most 7 KB
 INTROSPECTION_CACHED_BYTES_MAX: Final = 4 * 1024  # enough for some 20 rights; more could fill the memory
 ACTIVE_TOKENS_MAX: Final = 10_000  # digests of tokens for the reserved connections, which take 500 bytes each
-ACTIVE_TOKENS_OF_CLIENT_MAX: Final = 100  # of these of one client, so that no client displaces the tokens of all others
+ACTIVE_TOKENS_OF_CLIENT_MAX: Final = 100  # those of one client, so that no client displaces all others
 CLIENT_RETRIES_MAX: Final = 2  # retries after a failed connection; the server may have closed it, or may restart
 CLIENT_RETRY_S_MAX: Final = 0.1  # the longest pause before the first retry, which doubles for each further retry
 ANSWER_OVERHEAD_BYTES_MAX: Final = 64 * 1024  # an answer without its body: headers, interim responses, chunk sizes
@@ -176,7 +176,7 @@ BREAKER_OPEN_S_MAX: Final = 8.0  # the longest pause; after an outage, the servi
 # --- documents of other services: key sets and wallet addresses ---
 DOCUMENT_BYTES_MAX: Final = 64 * 1024  # a set of 16 RSA keys has about 10 KB
 DOCUMENTS_MAX: Final = 1024  # documents in one cache, which take at most 40 MB, if all clients have the largest key set
-MISSING_DOCUMENTS_MAX: Final = 256  # URLs in one cache whose document does not exist, or could not be fetched yet
+MISSING_DOCUMENTS_MAX: Final = 256  # URLs in one cache without a document, because no fetch has found one
 FETCHES_MAX: Final = 128  # simultaneous fetches of unknown key sets, at most 600 KB each with asyncio over TLS
 FETCHES_OF_DOMAIN_MAX: Final = 2  # fetches from one parent domain when half of all are in use; its server may be slow
 WALLET_FETCHES_MAX: Final = 32  # simultaneous fetches of unknown wallet addresses, which are from your own service
@@ -228,7 +228,7 @@ KEEP_ALIVE_S_MAX: Final = 75  # seconds between two requests, longer than a prox
 PORT_MAX: Final = 65535  # the largest port of TCP
 WORKERS_MAX: Final = 64  # processes of `serve`; more processes would only wait for the write lock of the database
 SHUTDOWN_S_MAX: Final = 15  # seconds for the requests in flight when the server stops, for their bodies and commits
-DRAIN_S_MAX: Final = 600  # seconds between SIGTERM and the end of the listeners, in which a proxy turns elsewhere
+DRAIN_S_MAX: Final = 600  # seconds from SIGTERM to the end of the listeners; a proxy needs some to notice
 TASKS_STOP_S_MAX: Final = 3  # seconds for webhooks in flight when the server stops, which is long for a receiver
 WORKER_SILENT_S_MAX: Final = 15  # seconds without a heartbeat; a lock on the database may stop an event loop for 5 s
 SWEEP_S_DEFAULT: Final = 15  # seconds between two sweeps; an empty sweep is some reads
@@ -257,7 +257,7 @@ STORE_LOG_BYTES_MAX: Final = 32 * 1024 * 1024  # the size at which the writer wa
 STORE_TRUNCATE_MS_MAX: Final = 250  # the time for which the writer waits for readers, while updates wait too
 STORE_BUSY_S_MAX: Final = 5.0  # the time to wait for a lock that another process holds
 STORE_CONNECTIONS_DEFAULT: Final = 8  # connections of one process to PostgreSQL; a commit waits, and uses no processor
-STORE_CONNECTIONS_MAX: Final = 1_000  # connections of one process of `serve`; PostgreSQL allows few hundreds
+STORE_CONNECTIONS_MAX: Final = 1_000  # connections of one process of `serve`; PostgreSQL allows 100 in all by default
 STORE_STATEMENT_S_MAX: Final = 10.0  # seconds of one statement on PostgreSQL, and of a pause in a transaction
 STORE_ANSWER_S_MAX: Final = 15.0  # seconds until PostgreSQL answers; only a wait for a standby takes longer
 STORE_RETRY_S_MIN: Final = 0.005  # the longest first pause before a transaction is repeated, some round trips
@@ -307,8 +307,8 @@ for _smaller, _larger, _why in (
     (LOOK_UPS_OF_DOMAIN_MAX, LOOK_UPS_MAX // 2, "one domain must not take all look-ups"),
     (FETCHES_OF_DOMAIN_MAX, FETCHES_MAX // 2, "one domain must not take all fetches"),
     (FETCHES_MAX, CLIENT_CONNECTIONS_MAX, "each fetch needs a connection"),
-    (1 + FETCHES_MAX, MISSING_DOCUMENTS_MAX, "some document must not be in a fetch, so that a cache can drop it"),
-    (ACTIVE_TOKENS_OF_CLIENT_MAX, ACTIVE_TOKENS_MAX // 2, "one client must not have all places"),
+    (1 + FETCHES_MAX, MISSING_DOCUMENTS_MAX, "one entry must have no fetch in flight, so that a cache can drop it"),
+    (ACTIVE_TOKENS_OF_CLIENT_MAX, ACTIVE_TOKENS_MAX // 2, "one client must not take all places"),
     (INTROSPECTION_CACHED_BYTES_MAX, INTROSPECTION_BYTES_MAX, "the largest cached answer must be a valid answer"),
     (INTROSPECTION_S_DEFAULT, INTROSPECTION_S_MAX, "the default time must be a valid setting"),
     (WEBHOOK_S_DEFAULT, WEBHOOK_S_MAX, "the default time must be a valid setting"),

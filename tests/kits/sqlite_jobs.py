@@ -61,7 +61,7 @@ def busy_writer(store: SqliteStore | AsyncSqliteStore, id: PaymentId) -> Iterato
 
 
 def fail_on(monkeypatch: pytest.MonkeyPatch, statement: str, error: int | BaseException) -> None:
-    """Let connections that open later fail in statements that begin with `statement`: by an SQLite code, or `error`."""
+    """Let connections that open later fail in statements that begin with `statement`: by a SQLite code, or `error`."""
     if isinstance(error, int):
         code, error = error, sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode, error.sqlite_errorname = code, "SQLITE_IOERR_TEST"

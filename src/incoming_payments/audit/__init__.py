@@ -1,4 +1,4 @@
-"""An audit that compares a database of SQLite or PostgreSQL with the rules of `domain`.
+"""An audit that compares a SQLite or PostgreSQL database with the rules of `domain`.
 
 The audit replays the history of each payment with the decisions of `domain.lifecycle`, and compares the result with
 every row. It does not trust the code that wrote the rows.

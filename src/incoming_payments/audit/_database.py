@@ -83,7 +83,7 @@ class Database:
         except OSError as error:
             raise AuditFailed(f"{error.filename} cannot be read ({error.strerror}): let the process read it") from error
         if header[: len(_MAGIC)] != _MAGIC:
-            raise AuditFailed(f"{self.path} is not an SQLite database: give the path of a database")
+            raise AuditFailed(f"{self.path} is not a SQLite database: give the path of a database")
         if header[_FORMAT_AT:] == bytes([_WITH_LOG]):
             raise AuditFailed(
                 f"{self.path} may have a log, and no store has it open: audit the database while the service runs, or "
@@ -109,7 +109,7 @@ class Database:
 
     def _check_version(self, connection: sqlite3.Connection) -> None:
         application, version = connection.execute(_IDENTIFY).fetchone()
-        version = own_version(version)  # the rows of a file that was moved to PostgreSQL are still in the file
+        version = own_version(version)  # a file that was moved to PostgreSQL still has its rows
         if application != APPLICATION_ID:
             raise AuditFailed(f"{self.path} is the database of another application: give the path of a database")
         found = f"{self.path} has schema version {version}"

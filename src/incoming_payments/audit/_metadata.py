@@ -2,7 +2,8 @@
 
 `payments.metadata_number` names the row of the table `metadata` that has the text. For a payment that an earlier
 release has stored, `payments.metadata` has the text. An erasure removes the text, the number and the reference
-together. A PostgreSQL database has the text in `payments.metadata`, and no list: the payment itself has its end.
+together. A PostgreSQL database has the text in `payments.metadata`. It needs no list, because `payments.ended_at` has
+the time.
 """
 
 import hashlib
@@ -46,7 +47,7 @@ def check_reference(payment: PaymentRow, reference: object, settings: SettingsRo
     """Raise `Contradiction` unless the metadata has this `reference`. `settings` is `None` if they are invalid."""
     if settings is not None and _is_indexed(payment.id, settings):
         _check_reference(reference, _digest(payment.metadata, settings.reference))
-    elif reference is not None:  # `reindex` has not come to this payment
+    elif reference is not None:  # `reindex` has not reached this payment
         _check_old_reference(reference, payment.metadata)
 
 

@@ -16,7 +16,7 @@ AnySnapshot = TypeVar("AnySnapshot", contravariant=True)
 
 
 class Pass(Protocol[AnySnapshot]):
-    """A part of the audit, which needs a snapshot of a certain database, or any `Snapshot`."""
+    """A part of the audit. `AnySnapshot` is `Snapshot`, or the class of one kind of database."""
 
     def run(self, snapshot: AnySnapshot) -> bool:
         """Audit rows until the time of `snapshot` is used up. Return whether the pass is complete."""

@@ -1,8 +1,8 @@
 """Read the rows of a PostgreSQL database in one transaction, and compare the parts that only PostgreSQL has.
 
 The transaction is REPEATABLE READ and READ ONLY, so it sees one state of the database, and runs on a standby too. Each
-table is one cursor on the server, in the order of its primary key. So the memory is constant, and each row is read
-once.
+table is one cursor on the server, in the order of its primary key. So the audit needs constant memory, and reads each
+row once.
 """
 
 import re
@@ -25,8 +25,8 @@ from incoming_payments.stores.postgres._migrations import check_schema
 from incoming_payments.stores.postgres._schema import VERSIONS
 from incoming_payments.stores.postgres._session import connection_string, shown
 
-_ROWS_MAX: Final = 1_000  # rows of a cursor that one round trip brings
-# The role may have limits for other programs. Each cursor follows an index, without a sort of the whole table.
+_ROWS_MAX: Final = 1_000  # rows that one round trip fetches
+# Lift the limits that the role may have for other programs. Let each cursor follow an index, and sort no table.
 _SETTINGS: Final = (
     "SELECT set_config(name, wanted.value, true) FROM (VALUES ('statement_timeout', '0'), ('lock_timeout', '0'), "
     "('idle_in_transaction_session_timeout', '0'), ('transaction_timeout', '0'), ('enable_seqscan', 'off'), "
@@ -48,7 +48,7 @@ _SELECT_TRIGGERS: Final = (
     "UNION ALL SELECT 'rule', rulename FROM pg_rules WHERE schemaname = 'incoming_payments'"
 )
 _COUNT_NONCES: Final = "SELECT count(*) FROM incoming_payments.nonces"
-# Each column of these statements is true if the rows are sound. NULL is only in columns that admit it.
+# Each column is true if the rows of one table are sound.
 _ARE_SMALL_TABLES_SOUND: Final = (
     "SELECT (SELECT sum(held) FROM incoming_payments.nonce_counts) = (SELECT count(*) FROM incoming_payments.nonces) "
     "AND (SELECT array_agg(slot ORDER BY slot) FROM incoming_payments.nonce_counts) "
@@ -60,12 +60,15 @@ _ARE_SMALL_TABLES_SOUND: Final = (
     "(SELECT count(*) = count(DISTINCT client) FROM incoming_payments.quota_clients)"
 )
 _SMALL_TABLES: Final = (
-    ("nonce_counts", "there must be one row for each slot from 0 to 31, and the sum of held is the number of nonces"),
+    (
+        "nonce_counts",
+        "there must be one row for each slot from 0 to 31, and the sum of held must be the number of nonces",
+    ),
     ("feed_writers", "there must be one row for each slot from 0 to 255"),
     ("registrations", "there must be one row, with the greatest registration of all"),
     ("quota_clients", "there must be one row of each client"),
 )
-# Before the first payment, a place is the smallest UUID. The rows of the audit have an empty text for it.
+# A place before the first payment is the smallest UUID. `SettingsRow` has an empty text for it, as in SQLite.
 _PLACE: Final = "coalesce(nullif({0}::text, '00000000-0000-0000-0000-000000000000'), left({0}::text, 0))"
 _SELECT_SETTINGS: Final = f"SELECT reference, {_PLACE.format('reindexed_to')}, 0, 0 FROM incoming_payments.settings"  # noqa: S608
 _HAS_PAYMENT: Final = "SELECT count(*) FROM incoming_payments.payments WHERE id = %s::uuid"
@@ -149,7 +152,7 @@ class _Stream:
         return head
 
     def skip(self, after: tuple[str, ...]) -> None:
-        """Pass over the rows with keys up to `after`."""
+        """Skip the rows with keys up to `after`."""
         while self.key is not None and self.key <= after:
             self._advance()
 
@@ -166,7 +169,7 @@ class PostgresSnapshot:
         self._connection = connection
         self._cursors: list[psycopg.ServerCursor[Any]] = []
         self.end_s = 0.0
-        self._id = ""  # the payment whose rows are read
+        self._id = ""  # the payment that the audit is reading
         self._found: list[tuple[PaymentRow, DerivedRow]] = []
         self._events_read = 0
 
@@ -176,7 +179,7 @@ class PostgresSnapshot:
         return time.monotonic() >= self.end_s
 
     def rows(self, statement: str, *values: object) -> list[Any]:
-        """Return the rows of a `SELECT` that has few."""
+        """Return all rows of a `SELECT` that returns few."""
         return self._connection.execute(statement.encode(), values or None).fetchall()
 
     def unsound_tables(self) -> Iterator[tuple[str, str]]:
@@ -318,7 +321,7 @@ class PostgresDatabase:
 
     @contextmanager
     def read(self) -> Iterator[PostgresSnapshot]:
-        """Return the snapshot, which is always the same. Raises `Damaged`, also after the block."""
+        """Yield the snapshot, which is the same in each call. Raises `Damaged`, also for errors of the block."""
         try:
             if self._snapshot is None:
                 self._snapshot = self._begin()

@@ -45,7 +45,7 @@ class Counts:
 class AuditReport:
     """The result of an audit.
 
-    `is_live` is true if a store had the file open, and for PostgreSQL. Pages and indexes are then not checked.
+    `is_live` is true for PostgreSQL, and for a file that a store had open. The audit has then not checked the pages.
     `found` is the number of differences. `differences` are the first of them, at most `limits.AUDIT_DIFFERENCES_MAX`.
     """
 

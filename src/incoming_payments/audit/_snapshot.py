@@ -44,7 +44,7 @@ class Snapshot(Protocol):
         """Return the first payment after the id `after` that has a row, a credit or an event, or `None`."""
 
     def payments(self, id: str) -> Sequence[tuple[PaymentRow, Any]]:
-        """Return the rows of the payment `id`, which are one, each with what `check_columns` needs."""
+        """Return the rows of the payment `id`, each with the values for `check_columns`. There must be one."""
 
     def events(self, id: str, after: int) -> Iterable[tuple[EventRow, CreditRow]]:
         """Return the events after the version `after` in order, each with the credit that it names."""
@@ -65,7 +65,7 @@ class Snapshot(Protocol):
         """Return the first consumer and payment after `after` with a stream, and the first with a delivery."""
 
     def streams(self, consumer: str, id: str) -> tuple[Sequence[StreamRow], Any]:
-        """Return the rows of a stream, which are at most one, and the version of its payment, or `None`."""
+        """Return the rows of a stream (at most one if sound), and the version of its payment, or `None`."""
 
     def deliveries(self, consumer: str, id: str) -> Iterable[DeliveryRow]:
         """Return the deliveries of a stream, in order."""
@@ -74,13 +74,13 @@ class Snapshot(Protocol):
 def next_key(before: Any, *candidates: Any) -> Any:
     """Return the first of the keys `candidates`, which must follow `before`.
 
-    Raises `Damaged`, because a pass over rows that have no order could never end.
+    Raises `Damaged` if it does not follow, because a pass over rows without an order might never end.
     """
     try:
         first = min(candidates)
         if before < first:
             return first
-    except TypeError:  # a key is no text
+    except TypeError:  # a key is not text
         pass
     raise Damaged(f"the rows of a table are not in order: {candidates[0]!r} follows {before!r}")
 

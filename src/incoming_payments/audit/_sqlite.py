@@ -195,7 +195,10 @@ class SqliteSnapshot:
 
 
 def _unsound_parts(snapshot: SqliteSnapshot) -> Iterator[str]:
-    """Yield each difference of a definition from this release. The constraints of a table keep its column types."""
+    """Yield each difference between the definitions and those of this release.
+
+    The constraints of a table guarantee the types of its columns.
+    """
     found = {name: _normal(sql) for _, name, sql in snapshot.rows(_SELECT_PARTS)}
     with closing(sqlite3.connect(":memory:")) as model:
         for statement in STATEMENTS:

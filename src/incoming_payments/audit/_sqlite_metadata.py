@@ -78,7 +78,7 @@ class ToErase:
 
 
 class Numbers:
-    """The numbers of the metadata of all payments. One read compares them, so this pass is only for a copy."""
+    """The numbers of the metadata of all payments. One read compares them all, so this pass is for copies only."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally

@@ -21,12 +21,12 @@ def audit(database: str | os.PathLike[str], *, on_progress: Callable[[Counts], N
 
     `database` is the path of a SQLite database, or the URL of a PostgreSQL database, such as
     `postgresql://bank@db.internal/bank`. A SQLite database is a copy that `SqliteStore.backup` has made, or a database
-    that a store has open. The audit writes nothing, and needs constant memory. It calls `on_progress` after about
-    `limits.AUDIT_SLICE_S_MAX` seconds, again and again.
+    that a store has open. The audit writes nothing, and needs constant memory. It calls `on_progress` about every
+    `limits.AUDIT_SLICE_S_MAX` seconds.
 
-    The audit reads SQLite in transactions of about this time. Changes during the audit cause no differences. Payments
-    that are created during the audit may not be part of it. Run the audit in a process that does not fork meanwhile.
-    The audit reads PostgreSQL in one transaction, as the database was at its begin.
+    The audit reads SQLite in transactions of about this time. Changes during the audit cause no differences. The audit
+    may leave out payments that are created while it runs. Run it in a process that does not fork meanwhile. The audit
+    reads PostgreSQL in one transaction, which sees the database as it was when the audit began.
 
     Raises `AuditFailed` when the database cannot be audited, and `ConfigurationError` for an invalid URL.
     """

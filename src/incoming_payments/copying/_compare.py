@@ -16,7 +16,10 @@ from incoming_payments.stores.sqlite._moving import MovingFile
 
 @frozen
 class Difference:
-    """A row that is not the same in both databases. `key` is its primary key. `text` has no values of other columns."""
+    """A row that is not the same in both databases.
+
+    `key` is its primary key. `text` says what differs, and contains no values.
+    """
 
     table: str
     key: tuple[object, ...] = field(converter=tuple)
@@ -27,9 +30,9 @@ class Difference:
 
 
 def compare(path: str | os.PathLike[str], conninfo: str) -> list[Difference]:
-    """Return the first differences between a SQLite database that refuses to be written, and a PostgreSQL database.
+    """Return the first differences between a SQLite database that refuses writes and a PostgreSQL database.
 
-    Both databases must not change meanwhile. Raises the errors of the stores.
+    Neither database may change meanwhile. Raises the errors of the stores.
     """
     with MovingFile(path) as file, Target(conninfo) as target:
         return list(islice(differences(file, target, Counter()), AUDIT_DIFFERENCES_MAX))

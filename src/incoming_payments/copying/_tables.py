@@ -21,8 +21,8 @@ _UNPAID: Final = f"expiry_announced_at IS NULL AND NOT {COMPLETED} AND received_
 class Table:
     """A table of the target.
 
-    `start` is a key before all others, in SQLite. Its columns, the primary key, are the first of `columns`.
-    `expressions` are the columns in SQLite, where they differ from the name. `batch` is the number of rows of a batch.
+    `columns` begin with the primary key. `start` is a key in SQLite before all others. `expressions` read the columns
+    that SQLite lacks or names otherwise. `batch` is the number of rows in a batch.
     """
 
     name: str
@@ -138,7 +138,7 @@ TABLES: Final = (
         columns=("client", "key", "fingerprint", "payment_id", "until"),
     ),
     Table(name="nonces", source="nonces", start=("",), columns=("key", "until")),
-    # The registrations of SQLite have no number. All writers of the target know them, because there are none yet.
+    # SQLite does not number registrations. `is_known` is true, because the target has no transactions in flight.
     Table(
         name="consumers",
         source="consumers",
@@ -168,7 +168,7 @@ TABLES: Final = (
     Table(name="quota_clients", source="request_counts", start=("",), columns=("client", "full_at")),
 )  # fmt: skip
 
-# The single values beside the tables, each with the statement that reads it from SQLite and from PostgreSQL.
+# The values that do not belong to a row of a table, as SQLite and PostgreSQL return them.
 SETTINGS_OF_SOURCE: Final = "SELECT reference, reindexed_to, held, swept_until FROM settings, nonce_count"
 SETTINGS_OF_TARGET: Final = (
     "SELECT reference, reindexed_to::text, (SELECT sum(held)::bigint FROM incoming_payments.nonce_counts), "

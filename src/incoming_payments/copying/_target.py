@@ -14,8 +14,9 @@ from incoming_payments.stores.postgres._errors import explain
 from incoming_payments.stores.postgres._migrations import migrate
 from incoming_payments.stores.postgres._session import connection_string, shown
 
-_ROWS_MAX: Final = 2_000  # rows of a cursor that one round trip brings
-# The role may have limits for other programs, and may not wait for the disk. See `stores.postgres._session`.
+_ROWS_MAX: Final = 2_000  # rows that one round trip fetches
+# Lift the limits that the role may have for other programs, and let each commit wait for the disk. See
+# `stores.postgres._session`.
 _SETTINGS: Final = (
     "SELECT set_config(name, wanted.value, true) FROM (VALUES ('statement_timeout', '0'), ('lock_timeout', '10s'), "
     "('idle_in_transaction_session_timeout', '0'), ('transaction_timeout', '0'), ('extra_float_digits', '1'), "
@@ -44,7 +45,7 @@ _CLEAR: Final = (
 
 @frozen
 class Place:
-    """The place up to which a copy has come: the table and its last key, as in SQLite. There is no table at the end."""
+    """The place that a copy has reached: a table, and its last key as in SQLite. At the end, `table` is `None`."""
 
     table: Table | None
     key: Row = ()
@@ -73,7 +74,7 @@ _START: Final = Place(TABLES[0], TABLES[0].start).text()
 
 
 class Target:
-    """The database at `conninfo`, whose tables are created. Methods raise `StoreError`."""
+    """The database at `conninfo`. The constructor creates the tables. Methods raise `StoreError`."""
 
     def __init__(self, conninfo: str) -> None:
         conninfo = connection_string(conninfo)
@@ -102,7 +103,7 @@ class Target:
         return None if row is None else str(row[3])
 
     def begin(self, copy_id: str, source: str) -> bool:
-        """Note the copy, unless it has begun already. Return whether it is complete."""
+        """Record the copy, unless it has begun already. Return whether it is complete."""
         with self._transaction() as connection:
             if self._require_free(connection, copy_id) is None:
                 connection.execute(_INSERT_COPY, (copy_id, source, _START))
@@ -110,7 +111,7 @@ class Target:
             return bool(row[2])
 
     def add(self, copy_id: str, read: Callable[[Place], list[Row]]) -> tuple[Place, int]:
-        """Add the rows that `read` returns for the place of the copy. Return the next place, and their number.
+        """Add the rows that `read` returns for the place of the copy. Return the next place, and the number of rows.
 
         Raises `CopyFailed` if another process has ended the copy.
         """
@@ -194,7 +195,7 @@ class Target:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raise the errors of a store for those of psycopg."""
+    """Turn the errors of psycopg into those of a store."""
     try:
         yield
     except (psycopg.DataError, psycopg.IntegrityError) as error:

@@ -54,9 +54,9 @@ def copy_to_postgres(
 ) -> CopyReport:
     """Move the payments of the SQLite database `path` to the empty PostgreSQL database `conninfo`.
 
-    `conninfo` is a connection string or URL. The call creates the tables. From its first step on, the file refuses to
-    be written, in every process. If the call is interrupted, repeat it with the same arguments, and it continues. Until
-    it is complete, no store opens the target, and `abandon_copy` is the way back.
+    `conninfo` is a connection string or URL. The call creates the tables. From its first step on, no process can
+    write to the file. If the call is interrupted, repeat it with the same arguments, and it continues. Until the move
+    is complete, no store opens the target, and `abandon_copy` undoes the move.
 
     Raises `CopyFailed` when the target is not empty, when a row cannot be copied, when both sides are not the same at
     the end, or when another process has abandoned the copy. Raises `StoreError` when a database fails, and
@@ -75,7 +75,7 @@ def copy_to_postgres(
 
 
 def _begin(file: MovingFile, target: Target) -> Move:
-    """Make the file refuse to be written, unless the target cannot get its rows."""
+    """Mark the file, so that no process can write to it. First check that the target can take the rows."""
     wanted = Move(str(uuid.uuid4()), target.name, "copying")
 
     def decide(found: Move | None) -> Move:
@@ -138,9 +138,9 @@ def _completed(move: Move, found: Move | None) -> Move:
 
 
 def abandon_copy(path: str | os.PathLike[str], conninfo: str) -> None:
-    """Let the SQLite database `path` be written again, and then remove the rows from the target.
+    """Allow writes to the SQLite database `path` again, and remove the rows from the target.
 
-    If the target does not answer, this raises `StoreError`, but the file is written again. No store opens the target
+    If the target does not answer, this raises `StoreError`, but the file accepts writes. No store opens the target
     until a repeated call has removed the rows. Raises `CopyFailed` when there is no copy, or when it is complete.
     """
     _require_file(path)

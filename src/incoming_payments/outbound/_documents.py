@@ -201,8 +201,8 @@ class Documents(Generic[T]):
     def _keep(self, entry: Entry[T]) -> None:
         """Make `entry` the most recently used entry. A new entry may take the place of another one.
 
-        Entries without a document have places of their own. Otherwise a failed fetch would be forgotten at once when
-        the cache is full of documents, and the next request would begin another one.
+        Entries without a document have places of their own. Otherwise a cache full of documents would forget a failed
+        fetch at once, and the next request would begin another fetch.
         """
         if self._entries.pop(entry.url, None) is None:
             self._drop_oldest(DOCUMENTS_MAX, [other for other in self._entries.values() if other.document is not None])
@@ -212,7 +212,7 @@ class Documents(Generic[T]):
         self._entries[entry.url] = entry
 
     def _drop_oldest(self, most: int, kept: Sequence[Entry[T]]) -> None:
-        """Drop the least recently used entry of `kept` if there are `most` or more, but none with a fetch in flight."""
+        """If `kept` has `most` entries or more, drop the least recently used one that has no fetch in flight."""
         if len(kept) >= most:
             idle = next(entry for entry in kept if entry.flight is None)
             del self._entries[idle.url]

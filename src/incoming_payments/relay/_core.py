@@ -43,7 +43,7 @@ class Begin:
 class Handle:
     """Call the handler, and answer whether it has acknowledged the delivery itself.
 
-    Raise the exception of the handler, or `TimeoutError` after the longest attempt.
+    Raises the exception of the handler, or `TimeoutError` after the longest attempt.
     """
 
     attempt: Attempt

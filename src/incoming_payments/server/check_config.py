@@ -14,7 +14,7 @@ from incoming_payments.server.report import print_json
 def check_config(path: Path, *, as_json: bool) -> int:
     """Check the configuration at `path` with its files, print the result, and return the exit status.
 
-    The command opens no connection. It reads the consumers in an SQLite file if a process has the file open. Raises
+    The command opens no connection. It reads the consumers in a SQLite file if a process has the file open. Raises
     `ConfigurationError` for a wrong configuration, unless the result is printed as JSON.
     """
     try:

@@ -1,4 +1,4 @@
-"""The command line: the commands, with their arguments."""
+"""The commands of the command line, and their arguments."""
 
 import argparse
 import importlib.metadata
@@ -85,13 +85,15 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     command = commands.add_parser("audit", help="check every row of a backup, or of a database that serve has open")
-    command.add_argument("database", help="the file, or the postgresql:// URL of the database, which is not changed")
+    command.add_argument("database", help="the SQLite file, or the postgresql:// URL; the audit changes nothing")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(run=lambda options: audit(options.database, as_json=options.json))
     command = commands.add_parser("copy-to-postgres", help="move the payments of a SQLite file to PostgreSQL")
-    command.add_argument("file", type=Path, help="the SQLite database, which refuses to be written from now on")
+    command.add_argument("file", type=Path, help="the SQLite file; from now on, no process can write to it")
     command.add_argument("url", help="the postgresql:// URL of an empty database")
-    command.add_argument("--abandon", action="store_true", help="let the file be written again, and remove the copy")
+    command.add_argument(
+        "--abandon", action="store_true", help="undo an incomplete move: allow writes to the file, and remove the copy"
+    )
     command.set_defaults(run=lambda options: copy_to_postgres(options.file, options.url, abandon=options.abandon))
     command = commands.add_parser("reindex", help="index the references of all payments; the service may be running")
     command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")

@@ -87,7 +87,7 @@ def unused(settings: Settings) -> Iterator[str]:
 
 
 def unused_while_served(settings: Settings) -> list[str]:
-    """Return the warnings of `unused` if a process has an SQLite file open. So this never upgrades a database."""
+    """Return the warnings of `unused` if a process has the SQLite file open. Otherwise, opening it might upgrade it."""
     try:
         if not is_served(settings):
             return []

@@ -34,7 +34,7 @@ def copy_to_postgres(file: Path, url: str, *, abandon: bool) -> int:
             f"Copied {report.copied:,} rows in {report.copy_s:.1f} s, and compared {report.rows:,} rows, of "
             f"{report.payments:,} payments, in {report.compare_s:.1f} s. Both sides are the same."
         )
-    print(f"The payments of {file} are in {report.target}. {file} refuses to be written.")
+    print(f"The payments of {file} are in {report.target}. No process can write to {file} any more.")
     if not report.is_one_file:
         print(f"A process still has {file} open: end it, and run this command again before you audit the file.")
     return 0

@@ -36,13 +36,13 @@ def opened(settings: Settings, purpose: str) -> "Iterator[Store]":
 
 @contextmanager
 def opened_file(settings: Settings, purpose: str, *, instead: str) -> Iterator[SqliteStore]:
-    """Open the database as `opened` does, for a command that needs an SQLite file.
+    """Open the database as `opened` does, for a command that needs a SQLite file.
 
     Raises `ConfigurationError` also when the database is on a PostgreSQL server. `instead` names what to do then.
     """
     database = settings.given.database
     if isinstance(database, PostgresDatabase):
-        raise ConfigurationError(f"database: {database} is no SQLite file: {instead}", setting="database")
+        raise ConfigurationError(f"database: {database} is not a SQLite file: {instead}", setting="database")
     with _file(database, purpose) as store:
         yield store
 
@@ -69,14 +69,14 @@ def store_for_workers(
 ) -> "AsyncStore":
     """Return the store of `serve`. Each worker opens its own connections, after the fork.
 
-    An SQLite file is created if it does not exist. Raises `ConfigurationError` when the database cannot be opened, and
+    A SQLite file is created if it does not exist. Raises `ConfigurationError` when the database cannot be opened, and
     `StoreUnavailable` when it does not answer.
     """
     given = settings.given
     if isinstance(given.database, Path):
         with naming_database():
             return AsyncSqliteStore(given.database, on_stop=on_stop, observer=observer, reference=given.reference)
-    # A wrong database is an error of the start. After `close`, this store has no threads and no connections.
+    # Report a wrong database before the fork. After `close`, this store has no threads and no connections.
     _on_server(given.database, settings, given.reference).close()
     from incoming_payments.stores.postgres import AsyncPostgresStore
 
@@ -98,12 +98,12 @@ def is_served(settings: Settings) -> bool:
 def postgres_conninfo(settings: Settings, command: str) -> str:
     """Return the connection string of the database, for a command that needs PostgreSQL.
 
-    Raises `ConfigurationError` when the database is an SQLite file.
+    Raises `ConfigurationError` when the database is a SQLite file.
     """
     database = settings.given.database
     if isinstance(database, Path):
         text = (
-            f"database: {command} needs a URL of PostgreSQL, and {database} is an SQLite file, which serve creates and "
+            f"database: {command} needs a URL of PostgreSQL, and {database} is a SQLite file, which serve creates and "
             "upgrades by itself"
         )
         raise ConfigurationError(text, setting="database")

@@ -1,4 +1,4 @@
-"""The drain: the seconds after SIGTERM in which the service still accepts requests, and a proxy turns to others."""
+"""The drain: the seconds after SIGTERM in which the service still accepts requests, until a proxy has noticed."""
 
 import asyncio
 import signal
@@ -11,7 +11,7 @@ from incoming_payments.server.fixed_paths import READY, Application, health
 class Drain:
     """The drain of one process, which begins with SIGTERM. It takes `drain_s` seconds, or ends with another SIGTERM.
 
-    At its end, `stop` is called, which closes the listeners.
+    At its end, it calls `stop`, which closes the listeners.
     """
 
     def __init__(self, drain_s: int, stop: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class Drain:
 
 
 def with_drain(application: Application, drain: Drain) -> Application:
-    """Return `application`, in which each response during the drain closes its connection, and `READY` answers 503.
+    """Return an application that closes connections after each response during `drain`. `READY` then answers 503.
 
     So a proxy that keeps connections open sends no further request on them.
     """

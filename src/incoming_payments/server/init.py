@@ -39,7 +39,7 @@ def init(
 
     `introspection` is the introspection endpoint of the authorization server, with `rfc9767` as its default dialect. If
     it is `None`, the service gets a token for development. `database_url` is the URL of a PostgreSQL database. If it is
-    `None`, the service gets an SQLite file.
+    `None`, the service gets a SQLite file.
 
     Raises `ConfigurationError` when the port is out of range, the endpoint or the database is not a URL, a dialect is
     given without an endpoint, a file exists, or a file cannot be written. In each case, no new file remains.

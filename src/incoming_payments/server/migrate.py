@@ -18,9 +18,9 @@ WithSettings = Callable[[Path, Callable[[Settings], int]], int]
 
 _DONE: Final = {
     "all": "The tables are at the version of this program.",
-    "before": "The tables are ready for this program, and for the one before it: replace the processes, and then run "
-    "the steps `after`.",
-    "after": "The tables are at the version of this program, and refuse the one before it.",
+    "before": "The tables fit this program and the version before it: replace the processes, and then run "
+    "`incoming-payments migrate --step after`.",
+    "after": "The tables are at the version of this program, and older versions can no longer use them.",
 }
 
 
@@ -35,13 +35,13 @@ def add_parser(commands: Any, configuration: str, with_settings: WithSettings) -
     command = commands.add_parser("migrate", help="create the tables in PostgreSQL, or bring them to this version")
     command.add_argument("--config", type=Path, default=Path(configuration), help=f"the file ({configuration})")
     command.add_argument(
-        "--database-url", metavar="URL", help="a URL whose role owns the tables, in place of the configuration"
+        "--database-url", metavar="URL", help="a URL with the role that owns the tables, in place of the configuration"
     )
     command.add_argument(
         "--step",
         choices=list(_DONE),
         default="all",
-        help="before or after the new code replaces the old (default: all)",
+        help="the steps to run before or after you replace the processes (default: all)",
     )
     command.set_defaults(run=run)
 

@@ -50,7 +50,7 @@ def serve(settings: Settings) -> int:
     On SIGHUP, the service reads the configuration again (see `ReloadableApplication`).
 
     Raises `ConfigurationError` when the address or the database cannot be used or uvicorn is not installed,
-    `StoreUnavailable` when the database does not answer at the start, and `StoreStopped` when the disk of an SQLite
+    `StoreUnavailable` when the database does not answer at the start, and `StoreStopped` when the disk of a SQLite
     database fails or its files change.
     """
     try:

@@ -43,13 +43,13 @@ def run_workers(listeners: Sequence[Listeners], work: Work, on_hangup: Callable[
     function once a second. `work` stops on SIGTERM, and returns the exit status of its process. `work` runs with the
     signal handlers and open files of the caller. The caller must have no other threads. A single worker runs in the
     calling process, without a supervisor, and its heartbeat goes to the watchdog of systemd. With several workers, the
-    supervisor tells the watchdog about itself.
+    supervisor sends the heartbeats to the watchdog.
 
     The calling process supervises the workers:
 
-    - SIGTERM and SIGINT (Ctrl-C) stop all workers. The status is 0, or 1 if a worker is killed or fails meanwhile. A
-      worker that has not stopped some 20 seconds after its drain, which takes `drain_s` seconds, is killed. The
-      workers get each further signal as SIGTERM, which ends their drain.
+    - SIGTERM and SIGINT (Ctrl-C) stop all workers. The status is 0, or 1 if a worker is killed or fails meanwhile. The
+      drain of a worker takes `drain_s` seconds. The supervisor kills a worker that has not stopped some 20 seconds
+      after its drain. It passes each further signal to the workers as SIGTERM, which ends their drain.
     - SIGHUP calls `on_hangup`, so that later workers have the new settings. All workers get the signal too.
     - A worker that a signal has killed, or that has ended with status 0, is replaced after a second.
     - A worker that sends no heartbeat for `limits.WORKER_SILENT_S_MAX` seconds is killed, and then replaced. The time

@@ -18,7 +18,7 @@ from incoming_payments.service._base import Service
 
 logger = logging.getLogger(__name__)
 
-# a valid id, because a store may refuse an invalid one without its database
+# a valid id, because a store may refuse an invalid one without asking its database
 _NO_PAYMENT: Final = PaymentId("00000000-0000-7000-8000-000000000000")
 
 

@@ -27,7 +27,7 @@ JSON_MEDIA_TYPE: Final = "application/json"
 _DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt](?!24)\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
-# What `read_json` counts for the members of a create request beside `metadata`: seven, and some room.
+# The size that `read_json` counts for the seven members of a create request beside `metadata`, and some more.
 _OTHER_MEMBERS_BYTES: Final = 64
 
 # --- create requests -----------------------------------------------------------------------------

@@ -80,12 +80,15 @@ def read_json(
 ) -> Any:
     """Return the JSON value in `octets`. Raises `JsonRefused` for the first fault, and no other exception.
 
-    The text must be UTF-8 (RFC 8259 §8.1) and must have no byte order mark. A name that occurs twice in an object is
-    refused, because two readers could see two values. `NaN` and `Infinity`, which are not JSON, values that are nested
-    too deeply, and numbers with too many digits are refused too. With `size_max`, so are more members, elements and
-    fractions than fit into so many bytes of compact JSON, because each takes much longer to read than a byte of a
-    string. If `to_store` is true, values that a database or a
-    client could change are also refused: numbers that a double cannot hold (RFC 7493 §2.2), NUL, and lone surrogates.
+    The text must be UTF-8 (RFC 8259 §8.1) and must have no byte order mark. The function refuses:
+
+    - a name that occurs twice in an object, because two readers could see two values;
+    - `NaN` and `Infinity`, which are not JSON;
+    - values that are nested too deeply, and numbers with too many digits;
+    - with `size_max`, more members, elements and fractions than fit into so many bytes of compact JSON, because each of
+      them takes much longer to read than a byte of a string;
+    - if `to_store` is true, values that a database or a client could change: numbers that a double cannot hold (RFC
+      7493 §2.2), NUL, and lone surrogates.
     """
     try:
         text = octets.decode()

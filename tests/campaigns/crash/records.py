@@ -21,9 +21,9 @@ COMPLETE: Final = "complete"
 LIST: Final = "list"  # the key of each wrong answer to a list request. Right answers are not recorded.
 NO_ANSWER: Final = "no_answer"  # the connection was refused or closed
 STOPPED: Final = "store_stopped"
-UNKNOWN: Final = frozenset({NO_ANSWER, STOPPED})  # the request may have been carried out all the same
+UNKNOWN: Final = frozenset({NO_ANSWER, STOPPED})  # the service may have carried out the request
 _NOT_NOW: Final = ("T00", "T99", "store_unavailable", "acceptance_unavailable", "approval_pending")
-RETRIED: Final = UNKNOWN.union(_NOT_NOW)  # the client repeats the request after these
+RETRIED: Final = UNKNOWN.union(_NOT_NOW)  # the answers after which a client repeats the request
 
 
 @frozen

@@ -1,8 +1,9 @@
 """A relay in each worker, and the check that each event arrives at least once, in order, and as it was claimed.
 
-A delivery may leave only when the commit of its claim is acknowledged, with a synchronous standby by both servers. If
-it left earlier, a failover could lose the claim: the event might never have happened, or arrive again in a delivery
-with other events. Both are found at the end, because the handlers write each arrival to a file.
+A relay may send a delivery only when the commit of its claim is acknowledged, by both servers if there is a synchronous
+standby. If it sent the delivery earlier, a failover could lose the claim. The consumer would then have an event that
+the database lacks, or would get an event again in a delivery with other events. The check at the end finds both,
+because the handlers write each arrival to a file.
 """
 
 import logging
@@ -27,7 +28,7 @@ from incoming_payments.relay import Relay
 from incoming_payments.stores.postgres import PostgresStore
 
 CONSUMER: Final = Consumer(name="all")
-EARLY: Final = "sends_early"  # the relays of workers with this store let deliveries leave before the commit
+EARLY: Final = "sends_early"  # workers with this store send deliveries before the commit
 _CONNECTIONS: Final = 2
 _PATIENCE_S: Final = 60.0
 _EVENTS: Final = """
@@ -37,7 +38,7 @@ _EVENTS: Final = """
 
 @contextmanager
 def relaying(store: str, conninfo: str, folder: Path) -> Iterator[None]:
-    """Run a relay in a thread, also when the server is not there yet."""
+    """Run a relay in a thread, even if the server does not answer yet."""
     with closing(_open(conninfo)) as own:
         relay = _relay(own, folder, is_early=store == EARLY)
         thread = threading.Thread(target=relay.run, daemon=True)
@@ -48,7 +49,7 @@ def relaying(store: str, conninfo: str, folder: Path) -> Iterator[None]:
 
 
 def check_arrivals(conninfo: str, folder: Path) -> tuple[int, Sequence[Violation]]:
-    """Deliver what is left, and return the number of arrivals and the violations."""
+    """Deliver the remaining events, and return the number of arrivals and the violations."""
     with closing(PostgresStore(conninfo)) as store, _relay(store, folder, is_early=False):
         end_s = time.monotonic() + _PATIENCE_S
         while store.feed.next_due(CONSUMER.name) is not None:
@@ -85,7 +86,7 @@ def _note(record: Record, delivery: Delivery) -> None:
 
 
 def _note_and_render(record: Record, events: Sequence[FeedEvent]) -> bytes:
-    """Let a delivery leave in the transaction of its claim."""
+    """Send a delivery in the transaction of its claim."""
     payload = render(events)
     record.note(delivery_id(events[0].payment_id, events[0].version, events[-1].version), payload)
     return payload

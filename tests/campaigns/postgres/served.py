@@ -64,10 +64,10 @@ _TABLES: Final = (
 
 @define
 class Figures:
-    """What a campaign did."""
+    """The figures of a campaign."""
 
     kills: Counter[str] = field(factory=Counter)
-    fulfills_s: list[float] = field(factory=list)  # from the begin of a promotion to the first Fulfill
+    fulfills_s: list[float] = field(factory=list)  # from the start of a promotion to the first Fulfill
 
 
 def run_campaign(
@@ -110,7 +110,7 @@ def run_campaign(
 
 
 def _kill(service: Service, cluster: Cluster, victim: str, choose: random.Random) -> None:
-    """Kill what `victim` names."""
+    """Kill the processes or connections that `victim` names."""
     if victim == "service":
         service.kill()
     elif victim in ("worker", "all workers"):

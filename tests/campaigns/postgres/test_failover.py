@@ -26,7 +26,7 @@ def test_a_store_that_acknowledges_what_a_plain_read_finds_loses_credits(tmp_pat
 
 
 def test_a_relay_that_sends_before_the_commit_is_found(tmp_path: Path) -> None:
-    """A claim that the failover lost is made again, mostly with other events."""
+    """After the failover lost a claim, a relay claims again, mostly with other events."""
     stores, first = [EARLY] * 2, ROUNDS.index(CANCEL)
 
     def finds(seed: int) -> bool:

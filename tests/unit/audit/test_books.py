@@ -152,7 +152,7 @@ def _by_place(found: dict[tuple[str, str], set[bool]], outcomes: set[bool]) -> d
     return by_place
 
 
-def test_the_documentation_lists_what_cannot_be_found() -> None:
+def test_page_lists_the_damage_that_stays_hidden() -> None:
     """The page has the same places as the tables above."""
     text = (ROOT / "docs/audit.md").read_text("utf-8")
     rows = re.findall(r"^\| `([a-z_.]+)` \| ([a-z ]+) \| (never|for some rows) \|", text, re.MULTILINE)
@@ -496,7 +496,7 @@ def _backup(path: Path) -> None:
     ("prepare", "says"),
     [
         (_absent, "is not a file: give the path of a database"),
-        (_text, "is not an SQLite database"),
+        (_text, "is not a SQLite database"),
         (_encrypted, "cannot be read"),
         (_foreign, "is the database of another application"),
         (_newer, "has schema version 99, which is newer than version .*: upgrade incoming-payments"),

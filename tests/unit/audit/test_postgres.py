@@ -126,7 +126,7 @@ def test_audit_sees_one_state_of_the_database(url: str, monkeypatch: pytest.Monk
 
 
 def test_missing_constraints_are_found(books: PostgresBooks) -> None:
-    """They are the only difference of these books."""
+    """The books have no other difference."""
     assert sorted(books.columns) == sorted(TABLES)
     assert {difference.table for difference in audit(books.url).differences} == {"file"}
     assert "file: the table or index credits_pkey is missing or invalid" in texts(audit(books.url))
@@ -150,7 +150,7 @@ def test_damage_to_each_table_and_column_is_found(books: PostgresBooks, table: s
     assert wrong == []
 
 
-def test_the_documentation_lists_what_cannot_be_found() -> None:
+def test_page_lists_the_damage_that_stays_hidden() -> None:
     """The page has the places that only PostgreSQL has."""
     text = (ROOT / "docs/audit.md").read_text("utf-8").partition("## A PostgreSQL database")[2]
     rows = re.findall(r"^\| `([a-z_.]+)` \| ([a-z ]+) \|", text, re.MULTILINE)

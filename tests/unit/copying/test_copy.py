@@ -98,7 +98,7 @@ def seen(store: SqliteStore | PostgresStore, ids: list[PaymentId]) -> object:
 
 
 def test_every_port_shows_the_same_after_the_move(file: Path, url: str) -> None:
-    """Clients, consumers and operators go on where they were."""
+    """Clients, consumers and operators continue where they were."""
     with SqliteStore(file) as store:
         ids = [payment.id for payment in store.find_payments(PaymentQuery(now=LATER, limit=50))]
         before = seen(store, ids)
@@ -168,7 +168,7 @@ def test_file_refuses_to_be_written_and_says_where_its_payments_are(file: Path, 
                 credit(open_before, id, "late", 1)
             assert "secret" not in str(caught.value)
 
-        copying = rf"{file} are being copied to postgresql://.*/target_\d+, so the file refuses to be written: complete"
+        copying = rf"{file} are being copied to postgresql://.*/target_\d+, so the file refuses writes: complete"
         report = copy_to_postgres(file, secret, on_progress=at("events", lambda: refuses(copying)))
         refuses(rf"{file} were moved to postgresql://.*/target_\d+: open that database in its place")
         assert not report.is_one_file
@@ -181,7 +181,7 @@ def test_file_refuses_to_be_written_and_says_where_its_payments_are(file: Path, 
 
 
 def test_target_of_an_incomplete_copy_is_refused(file: Path, url: str) -> None:
-    """Neither a store nor an audit opens it. A repeated call completes the copy."""
+    """Neither a store nor an audit opens the target. A repeated call completes the copy."""
     with pytest.raises(KeyboardInterrupt):
         copy_to_postgres(file, url, on_progress=at("streams", interrupt))
     with pytest.raises(
@@ -269,7 +269,7 @@ def test_difference_ends_the_copy(file: Path, url: str) -> None:
 
 
 def test_abandoned_copy_leaves_an_empty_database(file: Path, url: str) -> None:
-    """The file is written again, also by a store that was open, and a store can use the target."""
+    """The file accepts writes again, also from a store that was open, and a store can use the target."""
     with SqliteStore(file) as store:
         with pytest.raises(KeyboardInterrupt):
             copy_to_postgres(file, url, on_progress=at("nonces", interrupt))
@@ -300,7 +300,7 @@ def test_copy_is_abandoned_although_the_target_does_not_answer(file: Path, url: 
 
 
 def test_copy_ends_when_another_process_abandons_it(file: Path, url: str) -> None:
-    """It adds no row to the database any more."""
+    """The copy adds no further row to the target."""
     with pytest.raises(CopyFailed, match="another process has completed or abandoned the copy"):
         copy_to_postgres(file, url, on_progress=at("nonces", lambda: abandon_copy(file, url)))
     assert execute(url, "SELECT count(*) FROM incoming_payments.payments") == [(0,)]
@@ -348,7 +348,7 @@ def test_copy_continues_after_the_server_was_restarted(file: Path, url: str) -> 
 
 
 def test_target_that_another_file_uses_is_refused(file: Path, url: str, tmp_path: Path) -> None:
-    """The other file goes on to accept writes."""
+    """The other file still accepts writes."""
     other = tmp_path / "other.sqlite3"
     SqliteStore(other).close()
     with pytest.raises(KeyboardInterrupt):
@@ -402,7 +402,7 @@ def test_wrong_arguments_are_refused(file: Path, tmp_path: Path) -> None:
         handle(store)
 
 
-def test_cancelled_wait_for_a_standby_is_no_end_of_the_copy(file: Path) -> None:
+def test_cancelled_wait_for_a_standby_does_not_complete_the_copy(file: Path) -> None:
     """The rows may be on the primary alone. A repeated call waits for the standby."""
     with OwnServer() as server:
         execute(server.url, "CREATE DATABASE bank")

@@ -122,8 +122,8 @@ def test_payments_do_not_wait_for_each_other(way: str, gate: threading.Event) ->
 
 
 @each_way
-def test_handler_may_acknowledge_itself(way: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The relay then stores no result, and looks for no lost lease."""
+def test_handler_may_acknowledge_its_delivery(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The relay then stores no result, and reports no lost lease."""
     host = Host(way)
 
     def acknowledge(delivery: Delivery) -> Acknowledged:

@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_move(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command says how many rows it has copied and compared, and where they are. Progress goes to stderr."""
+    """The command prints how many rows it has copied and compared, and where they are. Progress goes to stderr."""
     monkeypatch.setattr(copy_to_postgres, "_PROGRESS_S", 0.0)
     url = url_of(new_database(f"moved_{os.getpid()}")).replace("?", "?password=secret&")
     with SqliteStore(file):
@@ -48,7 +48,7 @@ def test_move(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 def test_abandon(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is written again."""
+    """The file accepts writes again."""
     url = url_of(new_database(f"moved_{os.getpid()}"))
 
     def interrupt(*_: object) -> None:

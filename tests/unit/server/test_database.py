@@ -44,8 +44,10 @@ def own_server() -> Iterator[OwnServer]:
 # --- the operator commands ---
 
 
-def test_operator_commands(tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command reads or changes the PostgreSQL database, as it does with an SQLite file."""
+def test_operator_commands_work_on_postgresql(
+    tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command reads or changes the PostgreSQL database, as it does with a SQLite file."""
     config = str(tmp_path / CONFIGURATION)
     assert main(["init", str(tmp_path), "--database-url", url_of(database)]) == 0
     with PostgresStore(database) as store:
@@ -88,11 +90,13 @@ def test_backup_is_for_files(tmp_path: Path, database: str, capsys: pytest.Captu
     """The error names the programs of PostgreSQL."""
     assert main(["init", str(tmp_path), "--database-url", url_of(database)]) == 0
     assert main(["backup", str(tmp_path / "copy"), "--config", str(tmp_path / CONFIGURATION)]) == 1
-    assert "is no SQLite file: back up the server with pg_dump or pg_basebackup\n" in capsys.readouterr().err
+    assert "is not a SQLite file: back up the server with pg_dump or pg_basebackup\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["serve", "list", "migrate"])
-def test_a_server_that_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_commands_report_a_server_that_does_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     """The error has the reason, and no password."""
     url = "postgresql://bank:hunter2@127.0.0.1:1/bank"
     assert main(["init", str(tmp_path), "--database-url", url]) == 0
@@ -133,7 +137,7 @@ def claim(port: int) -> list[Any]:
     return found
 
 
-def test_serve(tmp_path: Path, database: str) -> None:
+def test_workers_share_the_database(tmp_path: Path, database: str) -> None:
     """The workers create, read and complete payments, share quotas, sweep, send webhooks, and offer the feed."""
     bank, port = on_postgresql(tmp_path, database, workers=2), free_port()
     (tmp_path / "webhook.txt").write_text("whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0\n", "utf-8")
@@ -175,8 +179,8 @@ def kinds_of(receiver: ScriptedServer) -> set[str]:
     return {exchange.json()["type"].rpartition(".")[2] for exchange in receiver.requests}
 
 
-def test_a_server_that_is_lost_and_returns(tmp_path: Path, own_server: OwnServer) -> None:
-    """Meanwhile, clients have to retry, and the service is not ready. The process goes on."""
+def test_serve_continues_after_the_loss_of_the_server(tmp_path: Path, own_server: OwnServer) -> None:
+    """While the server is down, clients have to retry, and the service is not ready. The process continues."""
     bank = on_postgresql(tmp_path, own_server.url, workers=1)
     with bank.serving() as process:
         await_lines(bank.log, "Application startup complete")
@@ -216,8 +220,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_worker_that_hangs_in_a_transaction(tmp_path: Path, database: str) -> None:
-    """The server frees its locks before the supervisor replaces the worker. The other worker goes on."""
+def test_hanging_worker_does_not_keep_its_locks(tmp_path: Path, database: str) -> None:
+    """The server frees its locks before the supervisor replaces the worker. The other worker continues."""
     bank, mark = on_postgresql(tmp_path, database, workers=2), tmp_path / "hang"
     command = [sys.executable, "-c", HANGING.replace("MARK", str(mark))]
     with bank.serving(command) as process, ThreadPoolExecutor() as threads, PostgresStore(database) as store:

@@ -32,8 +32,8 @@ def test_migrate_creates_the_tables(tmp_path: Path, database: str, capsys: pytes
         says = f"{config}: database: the database has no tables of incoming-payments: run `incoming-payments migrate`"
         assert error.startswith(f"incoming-payments: {says}")
     for step, says in [
-        (["--step", "before"], "replace the processes, and then run the steps `after`"),
-        (["--step", "after"], "and refuse the one before it"),
+        (["--step", "before"], "replace the processes, and then run `incoming-payments migrate --step after`"),
+        (["--step", "after"], "and older versions can no longer use them"),
         ([], "The tables are at the version of this program."),
     ]:
         assert main(["migrate", "--config", config, *step]) == 0
@@ -63,8 +63,8 @@ def test_a_wrong_url_is_refused(capsys: pytest.CaptureFixture[str], url: str) ->
 
 
 def test_an_sqlite_file_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error says how an SQLite file is upgraded."""
+    """The error says how a SQLite file is upgraded."""
     config = folder / CONFIGURATION
     assert main(["migrate", "--config", str(config)]) == 1
-    found = f"needs a URL of PostgreSQL, and {folder / 'payments.sqlite3'} is an SQLite file, which serve creates and"
+    found = f"needs a URL of PostgreSQL, and {folder / 'payments.sqlite3'} is a SQLite file, which serve creates and"
     assert f"incoming-payments: {config}: database: migrate {found}" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The signs of life for the watchdog of systemd, and the health check of the container."""
+"""The heartbeats for the watchdog of systemd, and the health check of the container."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from kits.processes import ROOT, Bank
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Yield the socket on which systemd waits for signs of life."""
+    """Yield the socket on which systemd waits for heartbeats."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(tmp_path / "notify"))
         receiver.settimeout(10)
@@ -37,8 +37,8 @@ def health_check(port: int) -> int:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_service_gives_signs_of_life(bank: Bank, systemd: socket.socket, workers: int) -> None:
-    """They come from the event loop of a single worker, or from the supervisor, and not while the process hangs.
+def test_service_sends_heartbeats(bank: Bank, systemd: socket.socket, workers: int) -> None:
+    """The event loop of a single worker, or the supervisor, sends heartbeats, but not while the process hangs.
 
     The health check of a container fails while a single worker hangs.
     """
@@ -50,13 +50,13 @@ def test_the_service_gives_signs_of_life(bank: Bank, systemd: socket.socket, wor
         assert health_check(bank.port) == (1 if workers == 1 else 0)
         systemd.settimeout(1.5)
         with pytest.raises(TimeoutError):
-            [systemd.recv(99) for _ in range(20)]  # some may be on their way
+            [systemd.recv(99) for _ in range(20)]  # some heartbeats may be on their way
         process.send_signal(signal.SIGCONT)
         systemd.settimeout(10)
         assert systemd.recv(99) == b"WATCHDOG=1"
 
 
-def test_an_abstract_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_reaches_an_abstract_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     """systemd may name a socket that has no file."""
     name = f"watchdog-{os.getpid()}"
     monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
@@ -65,11 +65,11 @@ def test_an_abstract_socket(monkeypatch: pytest.MonkeyPatch) -> None:
         receiver.bind(f"\0{name}")
         tell_watchdog()
         assert receiver.recv(99) == b"WATCHDOG=1"
-    tell_watchdog()  # systemd does not listen any more
+    tell_watchdog()  # systemd no longer listens
 
 
 @pytest.mark.parametrize("missing", ["NOTIFY_SOCKET", "WATCHDOG_USEC"])
-def test_without_a_watchdog_nothing_is_sent(
+def test_service_without_a_watchdog_sends_no_heartbeat(
     systemd: socket.socket, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     """Another unit may listen on the socket."""

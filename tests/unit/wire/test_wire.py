@@ -246,7 +246,7 @@ SHAPES: Final = {
 
 @pytest.mark.parametrize(("start", "item", "end"), SHAPES.values(), ids=SHAPES)
 def test_many_values_are_read_only_if_they_fit_into_metadata(start: bytes, item: bytes, end: bytes) -> None:
-    """Metadata of the allowed size is accepted, whatever it is made of. Much more is refused early, with its place."""
+    """Metadata of the allowed size is accepted with any values. Much more is refused early, with its position."""
 
     def body(bytes_max: int) -> bytes:
         count = (bytes_max - len(b'{"a":[]}') + 1) // (len(item) + 1)

@@ -137,7 +137,7 @@ class Files:
         return Pem(self.folder / name, self.read(name, PRIVATE))
 
     def database(self, name: str) -> Path | PostgresDatabase:
-        """Return the path of an SQLite file, which may not exist yet, or a database on a PostgreSQL server.
+        """Return the path of a SQLite file, which may not exist yet, or a database on a PostgreSQL server.
 
         Raises `ConfigurationError`.
         """
@@ -153,7 +153,7 @@ class Files:
             raise ConfigurationError(text)
         if "://" in name or name.startswith("file:"):
             text = (
-                'must be the name of an SQLite file, such as "payments.sqlite3", or a URL such as '
+                'must be the name of a SQLite file, such as "payments.sqlite3", or a URL such as '
                 '"postgresql://user@host/database"'
             )
             raise ConfigurationError(text)
@@ -185,7 +185,7 @@ class Files:
         return WebhookSecretText(self.read(name, PRIVATE).decode("ascii", "replace").strip())
 
     def password(self, name: str) -> DatabasePassword:
-        """Return the password in a file, without the end of its line."""
+        """Return the password in a file, without its line end."""
         content = self.read(name, PRIVATE)
         try:
             password = content.decode("utf-8").rstrip("\r\n")

@@ -42,12 +42,12 @@ class PostgresTable:
         bounds=(1, STORE_CONNECTIONS_MAX),
     )
     prepares: bool = setting(
-        "whether the server parses each statement once for each connection. `false` behind a pooler in transaction "
-        "mode without prepared statements, such as pgbouncer before 1.21",
+        "whether the server parses each statement only once for each connection. Write `false` behind a pooler in "
+        "transaction mode that does not support prepared statements, such as pgbouncer before 1.21",
         True,
     )
     password_file: DatabasePassword | None = setting(
-        "a file with the password of the role, which then is not in the URL",
+        "a file with the password of the role, so that the URL need not contain it",
         None,
         "the password in the URL, or none",
         written='"database-password.txt"',
@@ -60,7 +60,7 @@ def is_url(database: str) -> bool:
 
 
 def postgres_database(url: str) -> PostgresDatabase:
-    """Return the database at `url`. Raises `ConfigurationError`, whose text contains no part of the URL."""
+    """Return the database at `url`. Raises `ConfigurationError`, and its text contains no part of the URL."""
     try:
         from incoming_payments.stores.postgres._session import connection_string, shown
     except ImportError:

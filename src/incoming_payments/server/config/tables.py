@@ -84,8 +84,8 @@ class ListenTable:
         bounds=(1, WORKERS_MAX),
     )
     drain_s: int = setting(
-        "for how many seconds after SIGTERM the service still accepts requests, while `/readyz` answers 503, so that a "
-        "proxy turns to other instances; see [rolling restarts](production.md#rolling-restarts)",
+        "the seconds after SIGTERM in which the service still accepts requests and `/readyz` answers 503, so that a "
+        "proxy switches to other instances; see [rolling restarts](production.md#rolling-restarts)",
         0,
         bounds=(0, DRAIN_S_MAX),
     )

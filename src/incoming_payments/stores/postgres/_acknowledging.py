@@ -31,7 +31,7 @@ _ALLOW_SCANS: Final = statement("SET LOCAL enable_seqscan TO DEFAULT")
 
 @frozen
 class Acknowledgement:
-    """A delivery to acknowledge. `wake` is called when the delivery was acknowledged and its stream is due again."""
+    """A delivery to acknowledge. After that, the store calls `wake` if the stream of the delivery is due again."""
 
     delivery: Delivery | LeasedDelivery
     wake: Callable[[], None]
@@ -52,7 +52,7 @@ class Acknowledgement:
             raise LeaseLost(
                 f"the lease of a delivery of payment {self.delivery.payment_id} to the consumer "
                 f"{self.delivery.consumer} is lost: let this exception end the handler, because the delivery was "
-                "settled, or comes again"
+                "settled, or will come again"
             )
         return _Locked(steps, locked)
 
@@ -87,7 +87,7 @@ def acknowledging(pool: Pool, acknowledgement: Acknowledgement) -> Iterator[Conn
 
 
 def _begin(pool: Pool, acknowledgement: Acknowledgement, stack: ExitStack) -> tuple[Connection, _Locked]:
-    """Begin the transaction, and leave the return of its connection to `stack`."""
+    """Begin the transaction. `stack` returns the connection to the pool."""
     attempts = Attempts()
     while True:
         try:

@@ -71,12 +71,12 @@ _HOW: Final = "run `incoming-payments migrate`, or call `incoming_payments.store
 def migrate(conninfo: str, step: Step = "all", versions: Sequence[Version] = VERSIONS) -> None:
     """Create the tables, or bring them to the version of this library.
 
-    `before` runs the steps that the new code needs, while processes with the old code work. Then replace these
+    `before` runs the steps that the new code needs, while processes with the old code continue. Then replace these
     processes, and run the steps `after`. `all` runs both. A database without tables gets all steps. Several processes
     may call this at once: one of them works, and the others wait. Reads go on in the meantime.
 
-    Raises `StoreUnusable` when the database has a newer version, or when the steps after of an earlier version are
-    missing, and `StoreUnavailable` when the database does not answer, or another migration does not end.
+    Raises `StoreUnusable` when the database has a newer version, or when the steps `after` of an earlier version
+    have not run, and `StoreUnavailable` when the database does not answer, or another migration does not end.
     """
     conninfo = connection_string(conninfo)
     try:
@@ -131,8 +131,8 @@ class _Migration:
             if number > self._before and step != "after":
                 if self._after < number - 1:
                     raise StoreUnusable(
-                        f"the steps after of version {number - 1} have not run: run them first, when no process with "
-                        f"the code of version {number - 2} is left"
+                        f"the steps `after` of version {number - 1} have not run: end all processes with the code of "
+                        f"version {number - 2}, and run `incoming-payments migrate --step after` first"
                     )
                 self._apply(version.before, "before", number)
                 self._before = number

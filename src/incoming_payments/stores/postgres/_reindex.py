@@ -9,8 +9,8 @@ from incoming_payments.stores.postgres._steps import Ending, Operation, Query, S
 
 PAUSE_S: Final = 0.05  # the time between two looks at the transactions that began before the change
 _FIRST: Final = "00000000-0000-0000-0000-000000000000"
-# The transactions of clients, also those of other roles, whose `xact_start` this role may not see. Each transaction
-# holds the lock of its own virtual id.
+# Find the transactions of clients by their locks, because each transaction locks its own virtual id. This role may not
+# see the `xact_start` of other roles.
 _RUNNING: Final = statement(
     "SELECT coalesce(array_agg(virtualtransaction), '{}')::text FROM pg_locks JOIN pg_stat_activity USING (pid) "
     "WHERE locktype = 'virtualxid' AND datname = current_database() AND usesysid IS NOT NULL "
@@ -43,14 +43,14 @@ def _begin(reference: str | None) -> Steps[None]:
 
 
 def find_running() -> Operation[str]:
-    """Return the other transactions that run, for `is_quiet`. Call this after `begin_reindex`."""
+    """Return the other running transactions, for `is_quiet`. Call this after `begin_reindex`."""
     return lambda: at_once(Ending([Query(_RUNNING)], lambda results: str(results[0].rows[0][0]), writes=False))
 
 
 def is_quiet(running: str) -> Operation[bool]:
-    """Find out whether the transactions that `find_running` has found have ended.
+    """Find out whether all transactions in the result of `find_running` have ended.
 
-    Such a transaction may insert a payment with the reference in the old member, also behind the place of `reindex`.
+    Until then, such a transaction may index the old member of a new payment, even at a place that `reindex` has passed.
     """
     query = Query(_IS_QUIET, (running,))
     return lambda: at_once(Ending([query], lambda results: bool(results[0].rows[0][0]), writes=False))

@@ -35,7 +35,7 @@ class Version:
     after: tuple[str, ...] = ()
 
 
-# This table has one row: the last version that ran its steps before, and the last one that ran its steps after.
+# This table has one row: the last versions that have run their steps `before` and `after`.
 CREATE_VERSIONS: Final = (
     "CREATE SCHEMA IF NOT EXISTS incoming_payments",
     """
@@ -253,7 +253,7 @@ _QUOTAS: Final = (
 )
 _COPIES: Final = (
     # The copy of a SQLite database into this one. Until the copy is complete, no store opens this database. `place` is
-    # the table and the key up to which the rows are here, as JSON.
+    # the table and the key that the copy has reached, as JSON.
     """
     CREATE TABLE incoming_payments.copies (
         id smallint PRIMARY KEY CHECK (id = 1),

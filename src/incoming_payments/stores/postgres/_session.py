@@ -87,7 +87,7 @@ def _check_place(chosen: Mapping[str, object]) -> None:
     """Raise psycopg's error if the host or the port may be a part of a password, which messages must not show."""
     ports = str(chosen.get("port", "")).split(",")
     if "@" in str(chosen.get("host", "")) or not all(port.isdigit() or not port for port in ports):
-        raise psycopg.ProgrammingError("@ in the host, or a port that is no number")
+        raise psycopg.ProgrammingError("@ in the host, or a port that is not a number")
 
 
 def with_password(conninfo: str, password: str) -> str:

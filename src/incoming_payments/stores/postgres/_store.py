@@ -165,15 +165,15 @@ class PostgresStore:
 
         The context manager locks the delivery, and returns a connection of psycopg in a READ COMMITTED transaction.
         The end of the block settles the delivery and commits. An exception in the block rolls everything back, and the
-        lease stays as it is. So do the writes of a handler in the block, and let the handler return `Acknowledged()`.
+        lease stays as it is. Let a handler write in the block, and then return `Acknowledged()`.
 
-        `commit` and `rollback` of the connection raise `psycopg.ProgrammingError`, and `connection.transaction()` sets
-        a savepoint. The server ends the transaction after `limits.STORE_STATEMENT_S_MAX` seconds in one statement, or
+        `commit` and `rollback` of the connection raise `psycopg.ProgrammingError`. `connection.transaction()` sets a
+        savepoint. The server ends the transaction after `limits.STORE_STATEMENT_S_MAX` seconds in one statement, or
         between two. The block occupies one of the `connections` of the store, and must not call the store.
 
-        Raises `LeaseLost` before the block if the delivery no longer has this lease. If the commit fails, or its
-        outcome is unknown, raises `StoreUnavailable`: then handle the delivery again, which is safe, because a
-        delivery that is acknowledged raises `LeaseLost`. A deferred constraint of your tables raises the error of
+        Raises `LeaseLost` before the block if the delivery no longer has this lease. Raises `StoreUnavailable` if the
+        commit fails, or if its outcome is unknown. Then handle the delivery again. This is safe, because a delivery
+        that is already acknowledged raises `LeaseLost`. A deferred constraint of your tables raises the error of
         psycopg.
         """
         return self._engine.acknowledging(delivery)

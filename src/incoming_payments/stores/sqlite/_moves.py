@@ -2,7 +2,7 @@
 
 The mark is the schema version of the file. A process reads this version in each transaction that writes, and when it
 opens the file. So the mark also stops processes that had the file open before, and those of other releases. The table
-`moves` says where the rows go. It exists only in a file that is, or was, being moved.
+`moves` says where the rows go. Only a file that has begun a move has this table.
 """
 
 import sqlite3
@@ -14,7 +14,7 @@ from attrs import frozen
 from incoming_payments.errors import StoreUnusable
 from incoming_payments.stores.sqlite._schema import VERSION
 
-# The schema version of a file that is being moved, less its own version.
+# The mark: this number is added to the version of the tables.
 _MOVED: Final = 1_000_000
 _CREATE: Final = (
     "CREATE TABLE IF NOT EXISTS moves (copy_id TEXT NOT NULL, target TEXT NOT NULL, "
@@ -34,7 +34,7 @@ class Move:
 
 
 def is_moved(version: int) -> bool:
-    """Return whether a file with this schema version refuses to be written."""
+    """Return whether a file with this schema version refuses writes."""
     return version > _MOVED
 
 
@@ -52,7 +52,7 @@ def read_move(connection: sqlite3.Connection) -> Move | None:
 
 
 def write_move(connection: sqlite3.Connection, move: Move) -> None:
-    """Note `move` in the transaction of the caller. The file accepts writes only if the move is abandoned."""
+    """Store `move` in the transaction of the caller. The file accepts writes only if the move is abandoned."""
     connection.execute(_CREATE)
     connection.execute("DELETE FROM moves")
     connection.execute("INSERT INTO moves (copy_id, target, state) VALUES (?, ?, ?)", _row(move))
@@ -71,6 +71,6 @@ def moved(connection: sqlite3.Connection, path: Path) -> StoreUnusable:
         return StoreUnusable(f"the payments of {path} were moved to {move.target}: open that database in its place")
     target = "PostgreSQL" if move is None else move.target
     return StoreUnusable(
-        f"the payments of {path} are being copied to {target}, so the file refuses to be written: complete the copy "
+        f"the payments of {path} are being copied to {target}, so the file refuses writes: complete the copy "
         "with `incoming-payments copy-to-postgres`, or abandon it with `--abandon`"
     )

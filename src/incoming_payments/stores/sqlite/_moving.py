@@ -19,8 +19,8 @@ from incoming_payments.stores.sqlite._rows import Batch, Rows
 class MovingFile:
     """The file at `path`, whether it is being moved or not. Methods raise the errors of a store.
 
-    At the end of a `with` block, a file that was moved becomes a single file without a log, unless another store has it
-    open. So it can be audited, and be read by other programs. `is_one_file` says then whether it has no log.
+    At the end of a `with` block, a file that was moved loses its log, unless another store has it open. The audit and
+    other programs can then read the file alone. `is_one_file` is true if the log is gone.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -34,7 +34,7 @@ class MovingFile:
         return self._engine.read(lambda rows: read_move(rows.connection))
 
     def change(self, decide: Callable[[Move | None], Move]) -> Move:
-        """Replace the last move by what `decide` returns for it, and return that. Raises the errors of `decide`."""
+        """Replace the last move by the result of `decide`, and return the result. Raises the errors of `decide`."""
         return self._engine.write(partial(_change, decide))
 
     def rows(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:

@@ -491,7 +491,7 @@ WRONG: Final = [
         ("database", f'database = "{name}"', "database", says)
         for name, says in {
             ":memory:": 'is ":memory:", but payments must survive a restart: give the name of a file, such as',
-            "file:p.sqlite3?mode=memory": 'must be the name of an SQLite file, such as "payments.sqlite3", or a URL',
+            "file:p.sqlite3?mode=memory": 'must be the name of a SQLite file, such as "payments.sqlite3", or a URL',
             "mysql://bank:SECRET@localhost/bank": 'or a URL such as "postgresql://user@host/database"',
             "~/payments.sqlite3": "begins with ~, which serve does not expand: write the whole path",
             ".": "is the folder ",

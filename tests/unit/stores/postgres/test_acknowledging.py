@@ -191,7 +191,7 @@ def test_an_exception_of_the_block_rolls_everything_back(database: str, both: St
     check_nothing(database, both, delivery)
 
 
-def test_a_deferred_constraint_of_the_host_is_checked_at_commit(database: str, both: Store) -> None:
+def test_commit_checks_a_deferred_constraint_of_the_host(database: str, both: Store) -> None:
     """The error of psycopg names the constraint."""
     delivery = leased_one(both)
     with pytest.raises(psycopg.errors.UniqueViolation, match="once"):
@@ -215,7 +215,7 @@ def test_a_success_ends_the_failures_of_the_consumer(database: str, both: Store)
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_the_block_must_not_end_the_transaction(database: str, both: Store, end: str) -> None:
-    """The method of the connection refuses, and the transaction goes on."""
+    """The method of the connection refuses, and the transaction continues."""
     delivery = leased_one(both)
 
     refuse = expecting(both, "do not call commit or rollback", lambda connection: getattr(connection, end)())
@@ -223,8 +223,8 @@ def test_the_block_must_not_end_the_transaction(database: str, both: Store, end:
     check_once(database, delivery)
 
 
-def test_a_block_that_sends_commit_itself_is_told(database: str, both: Store) -> None:
-    """The store cannot prevent it, so the error is for the developer."""
+def test_block_that_sends_commit_gets_an_error(database: str, both: Store) -> None:
+    """The store cannot prevent the commit, so the error tells the developer."""
     delivery = leased_one(both)
     with pytest.raises(psycopg.ProgrammingError, match="send neither COMMIT nor ROLLBACK"):
         acknowledge(both, delivery, running("ROLLBACK"))
@@ -232,7 +232,7 @@ def test_a_block_that_sends_commit_itself_is_told(database: str, both: Store) ->
 
 
 def test_a_block_must_not_hide_the_error_of_a_statement(database: str, both: Store) -> None:
-    """PostgreSQL has ended the transaction, so nothing is acknowledged. A savepoint keeps the transaction."""
+    """PostgreSQL has rolled the transaction back, so nothing is acknowledged. A savepoint keeps the transaction."""
     delivery = leased_one(both)
 
     failing = running("SELECT * FROM nothing")
@@ -254,8 +254,8 @@ def test_a_block_must_not_hide_the_error_of_a_statement(database: str, both: Sto
     check_once(database, delivery)
 
 
-def test_the_connection_is_as_psycopg_makes_it(both: Store) -> None:
-    """The conversions and the settings of the store are not those of the host."""
+def test_connection_has_the_defaults_of_psycopg(both: Store) -> None:
+    """The host sees neither the conversions nor the `enable_seqscan` of the store."""
     delivery = leased_one(both)
     found: list[Any] = []
 
@@ -281,7 +281,7 @@ def test_statements_of_the_host_do_not_disturb_those_of_the_store(both: Store) -
     acknowledge(both, delivery)
 
 
-def test_connections_that_were_closed_while_idle_are_not_noticed_by_the_block(database: str, both: Store) -> None:
+def test_block_does_not_notice_connections_that_were_closed_while_idle(database: str, both: Store) -> None:
     """The transaction begins on another connection."""
     delivery = leased_one(both)
     end_connections(database)
@@ -308,7 +308,9 @@ def test_a_closed_store_acknowledges_nothing(database: str) -> None:
     assert time.monotonic() - began_s < 1
 
 
-def test_a_server_that_accepts_no_writes_is_left(database: str, both: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_leaves_a_server_that_accepts_no_writes(
+    database: str, both: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The block does not run, and the store connects again."""
     name, delivery = conninfo_to_dict(database)["dbname"], leased_one(both)
     with monkeypatch.context() as patched:
@@ -376,7 +378,7 @@ def server() -> Iterator[OwnServer]:
 def test_a_commit_that_the_standby_does_not_have_is_no_acknowledgement(
     server: OwnServer, open_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is unknown after a cancelled wait, and after a long one. The block cannot weaken the transaction."""
+    """The outcome is unknown after a cancelled wait or a long wait. The block cannot weaken the transaction."""
     execute(server.url, TABLE)
     weaken = running(
         "SELECT set_config('synchronous_commit', 'off', true), set_config('client_min_messages', 'error', true)"
@@ -403,7 +405,7 @@ def test_a_commit_that_the_standby_does_not_have_is_no_acknowledgement(
 @pytest.mark.parametrize("is_late", [False, True])
 @each_kind
 def test_a_killed_process_posts_once(database: str, open_store: Any, *, is_late: bool) -> None:
-    """It is killed in the block, or after the commit and before the relay has heard of it."""
+    """The process is killed in the block, or after the commit and before the relay gets the result."""
     execute(database, TABLE)
     pid = os.fork()
     if pid == 0:
@@ -462,7 +464,7 @@ def check_posted(database: str, created: Sequence[str], caplog: pytest.LogCaptur
 def test_a_handler_of_a_relay_acknowledges(
     database: str, store: PostgresStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It fails once, and each delivery is posted once."""
+    """The handler fails once, and each delivery is posted once."""
     execute(database, TABLE)
     failures = [RuntimeError("no account")]
 

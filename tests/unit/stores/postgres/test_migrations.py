@@ -109,11 +109,11 @@ def test_an_older_database_is_refused(fresh: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_versions_follow_one_another(fresh: str) -> None:
-    """The steps before of a version need the steps after of the version before it, unless `all` runs both."""
+    """The steps `before` of a version need the steps `after` of the last version, unless `all` runs both."""
     migrate(fresh)
     migrate(fresh, "after", TWO)  # the steps before have not run, so there is nothing to do
     assert versions(fresh) == (1, 1)
-    with pytest.raises(StoreUnusable, match="the steps after of version 2 have not run"):
+    with pytest.raises(StoreUnusable, match="the steps `after` of version 2 have not run"):
         migrate(fresh, "before", THREE)
     assert versions(fresh) == (2, 1)
     migrate(fresh, "all", THREE)

@@ -73,8 +73,8 @@ def test_the_service_may_run_every_statement() -> None:
 
 
 @pytest.mark.usefixtures("rights")
-def test_the_service_has_no_right_too_many() -> None:
-    """Without any one of its rights, it could not run some statement."""
+def test_service_needs_each_of_its_rights() -> None:
+    """If one right is taken away, PostgreSQL refuses a statement of the store."""
     owner, service = as_role("bank_owner"), f"bank_{os.getpid()}"
     held = execute(
         owner,
@@ -90,7 +90,7 @@ def test_the_service_has_no_right_too_many() -> None:
 
 
 @pytest.mark.usefixtures("rights")
-def test_a_role_without_rights_is_told_so() -> None:
+def test_role_without_a_right_gets_an_error() -> None:
     """The service works with its role. The role of the audit reads, and cannot create a payment."""
     created = a_creation(limit=500)
     with PostgresStore(as_role("bank"), reference="externalRef") as store:
@@ -107,7 +107,7 @@ def test_a_role_without_rights_is_told_so() -> None:
 
 @pytest.mark.usefixtures("rights")
 def test_reindex_waits_for_the_transactions_of_other_roles() -> None:
-    """The role of the service must not see when these have begun, but it sees that they run."""
+    """PostgreSQL hides from the role of the service when these began, but not that they run."""
     with (
         PostgresStore(as_role("bank")) as store,
         ThreadPoolExecutor() as threads,
