@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import psycopg
-from psycopg.adapt import AdaptersMap
+from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.string import TextLoader
 
@@ -60,6 +60,15 @@ class Conversions:
         self.connection = connection
 
 
+class _BytesDumper(Dumper):
+    """Bytes as text. That of psycopg depends on `standard_conforming_strings`, which a role may switch off."""
+
+    def dump(self, obj: bytes) -> bytes:
+        """Return the hexadecimal form."""
+        return rb"\x" + obj.hex().encode()
+
+
+Conversions.adapters.register_dumper(bytes, _BytesDumper)
 Conversions.adapters.register_loader("numeric", TextLoader)
 Conversions.adapters.register_loader("uuid", TextLoader)
 
