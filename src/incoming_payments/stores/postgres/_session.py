@@ -93,10 +93,14 @@ def connection_string(conninfo: str) -> str:
 
 
 def _check_place(chosen: Mapping[str, object]) -> None:
-    """Raise psycopg's error if the host or the port may be a part of a password, which messages must not show."""
+    """Raise psycopg's error if the host, port or database may be a part of a password, which messages must not show.
+
+    In the URL postgresql://bank:12/34@host/db, libpq takes `bank` for the host and `34@host/db` for the database.
+    """
     ports = str(chosen.get("port", "")).split(",")
-    if "@" in str(chosen.get("host", "")) or not all(port.isdigit() or not port for port in ports):
-        raise psycopg.ProgrammingError("@ in the host, or a port that is no number")
+    place = str(chosen.get("host", "")) + ("" if "user" in chosen else str(chosen.get("dbname", "")))
+    if "@" in place or not all(port.isdigit() or not port for port in ports):
+        raise psycopg.ProgrammingError("@ in the host or the database, or a port that is no number")
 
 
 def with_password(conninfo: str, password: str) -> str:

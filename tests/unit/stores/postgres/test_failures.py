@@ -129,7 +129,7 @@ def test_an_unreachable_server_is_unavailable() -> None:
                 create(view)
 
 
-@pytest.mark.parametrize("conninfo", ["host", "postgresql://[", "nonsense=1"])
+@pytest.mark.parametrize("conninfo", ["host", "postgresql://[", "nonsense=1", "postgresql://bank:12/34@db/bank"])
 def test_an_invalid_connection_string_is_refused(conninfo: str) -> None:
     """The error names the setting."""
     with pytest.raises(ConfigurationError, match="conninfo is not a connection string of PostgreSQL"):
