@@ -180,6 +180,15 @@ def test_file_refuses_to_be_written_and_says_where_its_payments_are(file: Path, 
     assert run_command("audit", file).returncode == 0
 
 
+def test_moved_file_that_another_program_reads_keeps_its_log(file: Path, url: str) -> None:
+    """The move is complete all the same, and a repeated call removes the log."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT count(*) FROM payments").fetchone()
+        assert not copy_to_postgres(file, url).is_one_file
+    assert copy_to_postgres(file, url).is_one_file
+
+
 def test_target_of_an_incomplete_copy_is_refused(file: Path, url: str) -> None:
     """Neither a store nor an audit opens it. A repeated call completes the copy."""
     with pytest.raises(KeyboardInterrupt):
