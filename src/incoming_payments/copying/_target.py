@@ -85,10 +85,10 @@ class Target:
             self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         self._connection.add_notice_handler(lambda notice: self._warnings.append(notice.message_primary))
 
-    def require_free(self, own: str | None) -> None:
-        """Raise `CopyFailed` unless the database is empty, or has the copy with the id `own`."""
+    def require_free(self, own: str | None) -> bool:
+        """Return whether the database has the copy with the id `own`. If not, it is empty. Raises `CopyFailed`."""
         with self._transaction() as connection:
-            self._require_free(connection, own)
+            return self._require_free(connection, own) is not None
 
     def _require_free(self, connection: psycopg.Connection[Any], own: str | None) -> str | None:
         row = connection.execute(_SELECT_COPY).fetchone()

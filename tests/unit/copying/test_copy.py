@@ -333,6 +333,15 @@ def test_complete_move_cannot_be_abandoned(file: Path, url: str) -> None:
         SqliteStore(file)
 
 
+def test_complete_move_is_not_repeated_to_an_empty_database(file: Path, url: str) -> None:
+    """The same URL may lead to another server, and then both databases would accept credits."""
+    copy_to_postgres(file, url)
+    new_database(f"target_{os.getpid()}")
+    with pytest.raises(CopyFailed, match=r"were moved to .*target_\d+, and the empty database at .* is another one"):
+        copy_to_postgres(file, url)
+    assert execute(url, "SELECT count(*) FROM incoming_payments.copies") == [(0,)]
+
+
 def test_file_that_lacks_the_mark_of_a_complete_move_gets_it(file: Path, url: str) -> None:
     """The file may come from an old copy of the disk. Only one of the two databases accepts writes."""
     with pytest.raises(KeyboardInterrupt):
