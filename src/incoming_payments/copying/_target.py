@@ -15,11 +15,13 @@ from incoming_payments.stores.postgres._migrations import migrate
 from incoming_payments.stores.postgres._session import connection_string, shown
 
 _ROWS_MAX: Final = 2_000  # rows of a cursor that one round trip brings
-# The role may have limits for other programs, and may not wait for the disk. See `stores.postgres._session`.
+# The role may have limits for other programs, and may not wait for the disk. See `stores.postgres._session`. A policy
+# must hide no rows. psycopg writes bytes in a form that depends on `standard_conforming_strings`.
 _SETTINGS: Final = (
     "SELECT set_config(name, wanted.value, true) FROM (VALUES ('statement_timeout', '0'), ('lock_timeout', '10s'), "
     "('idle_in_transaction_session_timeout', '0'), ('transaction_timeout', '0'), ('extra_float_digits', '1'), "
     "('enable_sort', 'off'), ('cursor_tuple_fraction', '0'), ('client_min_messages', 'warning'), "
+    "('row_security', 'off'), ('standard_conforming_strings', 'on'), "
     "('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') "
     "THEN 'on' ELSE current_setting('synchronous_commit') END)) AS wanted (name, value) JOIN pg_settings USING (name)"
 )

@@ -342,6 +342,15 @@ def test_complete_move_is_not_repeated_to_an_empty_database(file: Path, url: str
     assert execute(url, "SELECT count(*) FROM incoming_payments.copies") == [(0,)]
 
 
+def test_settings_of_the_role_change_no_row(file: Path, url: str) -> None:
+    """A database may have other forms of texts and bytes."""
+    name = f"target_{os.getpid()}"
+    for setting in ("standard_conforming_strings = off", "bytea_output = 'escape'", "extra_float_digits = 0"):
+        execute(url, f"ALTER DATABASE {name} SET {setting}")
+    assert copy_to_postgres(file, url).payments == 8
+    assert texts(audit(url)) == ""
+
+
 def test_file_that_lacks_the_mark_of_a_complete_move_gets_it(file: Path, url: str) -> None:
     """The file may come from an old copy of the disk. Only one of the two databases accepts writes."""
     with pytest.raises(KeyboardInterrupt):
