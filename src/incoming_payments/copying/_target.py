@@ -1,12 +1,14 @@
 """The PostgreSQL side of a copy."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
 import psycopg
 from attrs import frozen
+from psycopg.conninfo import make_conninfo
 
 from incoming_payments.copying._tables import SETTINGS_OF_TARGET, TABLES, Row, Table
 from incoming_payments.errors import CopyFailed, StoreUnavailable
@@ -33,6 +35,13 @@ _INSERT_COPY: Final = (
 _WRITE_PLACE: Final = "UPDATE incoming_payments.copies SET place = %s WHERE copy_id = %s"
 _COMPLETE: Final = "UPDATE incoming_payments.copies SET is_complete = true WHERE copy_id = %s"
 _HAVE_NO_ROWS: Final = (f"NOT EXISTS (SELECT 1 FROM incoming_payments.{table.name})" for table in TABLES)  # noqa: S608
+# The name is that of `stores.postgres._session`. A copy has another one, because two copies may run at a time.
+_IS_OPEN: Final = (
+    "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
+    "AND application_name = 'incoming-payments' AND pid <> pg_backend_pid())"
+)
+_CONNECTION: Final = {"fallback_application_name": "incoming-payments copy"}
+_CLOSE_S_MAX: Final = 1.0  # seconds in which the server ends the session of a connection that was closed
 _IS_EMPTY: Final = f"SELECT {' AND '.join(_HAVE_NO_ROWS)}"
 _WRITE_SETTINGS: Final = "UPDATE incoming_payments.settings SET reference = %s, reindexed_to = %s WHERE id = 1"
 _WRITE_COUNT: Final = "UPDATE incoming_payments.nonce_counts SET held = %s, swept_until = %s WHERE slot = 0"
@@ -78,7 +87,7 @@ class Target:
     """The database at `conninfo`, whose tables are created. Methods raise `StoreError`."""
 
     def __init__(self, conninfo: str) -> None:
-        conninfo = connection_string(conninfo)
+        conninfo = make_conninfo(connection_string(conninfo), **_CONNECTION)
         self.name = shown(conninfo)
         migrate(conninfo)
         self._warnings: list[str | None] = []
@@ -102,6 +111,18 @@ class Target:
         if row is None and connection.execute(_IS_EMPTY).fetchone() != (True,):
             raise CopyFailed(f"{self.name} has payments or consumers already: choose an empty database")
         return None if row is None else str(row[3])
+
+    def require_unopened(self) -> None:
+        """Raise `CopyFailed` if a store has the database open. To abandon the copy would remove its payments."""
+        deadline_s = time.monotonic() + _CLOSE_S_MAX
+        while self._is_open():
+            if time.monotonic() >= deadline_s:
+                raise CopyFailed(f"a store has {self.name} open: end its process, and run the command again")
+            time.sleep(_CLOSE_S_MAX / 20)
+
+    def _is_open(self) -> bool:
+        with self._transaction() as connection:
+            return connection.execute(_IS_OPEN).fetchone() == (True,)
 
     def begin(self, copy_id: str, source: str) -> bool:
         """Note the copy, unless it has begun already. Return whether it is complete."""

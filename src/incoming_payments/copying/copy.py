@@ -93,6 +93,8 @@ def _begin(file: MovingFile, target: Target) -> Move:
             f"the payments of {file.path} were moved to {found.target}, and the empty database at {target.name} is "
             "another one: check to which server the URL leads"
         )
+    if not has_copy:
+        target.require_unopened()
     return file.change(decide)
 
 

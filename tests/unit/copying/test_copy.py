@@ -351,6 +351,17 @@ def test_settings_of_the_role_change_no_row(file: Path, url: str) -> None:
     assert texts(audit(url)) == ""
 
 
+def test_target_that_a_store_has_open_is_refused(file: Path, url: str) -> None:
+    """The store could go on to write, and to abandon the copy would remove its payments."""
+    migrate(url)
+    with PostgresStore(url):
+        with pytest.raises(CopyFailed, match=r"a store has .*target_\d+ open: end its process, and run the command"):
+            copy_to_postgres(file, url)
+        with SqliteStore(file) as store:
+            create(store, a_creation())
+    assert copy_to_postgres(file, url).payments == 9
+
+
 def test_file_that_lacks_the_mark_of_a_complete_move_gets_it(file: Path, url: str) -> None:
     """The file may come from an old copy of the disk. Only one of the two databases accepts writes."""
     with pytest.raises(KeyboardInterrupt):
