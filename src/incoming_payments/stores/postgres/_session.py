@@ -26,12 +26,14 @@ COMMIT: Final = statement("COMMIT")
 # `synchronous_commit` is raised to `on`, and never lowered: an operator may have chosen `remote_apply`. A warning at
 # COMMIT says that the standby may not have the transaction, so `client_min_messages` must not suppress warnings. An
 # index serves every statement, but the server would keep a plan that reads the whole table if it made the plan while
-# the table was small. The last column tells a demoted primary from a primary.
+# the table was small. Without `array_nulls`, a NULL in an array is a text. The last column tells a demoted primary from
+# a primary.
 _SETTINGS: Final = statement(
     "SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN "
     "('off', 'local', 'remote_write') THEN 'on' ELSE current_setting('synchronous_commit') END, true), "
     "set_config('client_min_messages', 'warning', true), "
     "set_config('enable_seqscan', 'off', true), "
+    "set_config('array_nulls', 'on', true), "
     "set_config('lock_timeout', %s, true), "
     "set_config('statement_timeout', %s, true), "
     "set_config('idle_in_transaction_session_timeout', %s, true), "

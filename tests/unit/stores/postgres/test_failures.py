@@ -312,11 +312,11 @@ def test_the_role_cannot_weaken_a_transaction(server: OwnServer) -> None:
     assert all(0 < int(lock.removesuffix("ms").removesuffix("s")) <= 5000 for _, _, lock in seen)
 
 
-def test_the_form_of_bytes_does_not_depend_on_the_settings() -> None:
-    """A lease is found again, and the digest of a reference is the same for all processes."""
-    database = url_of(new_database(name := f"bytes_{os.getpid()}"))
+def test_the_form_of_values_does_not_depend_on_the_settings() -> None:
+    """A lease is found again, the digest of a reference is the same for all processes, and NULL stays NULL."""
+    database = url_of(new_database(name := f"values_{os.getpid()}"))
     migrate(database)
-    for setting in ("standard_conforming_strings = off", "bytea_output = 'escape'"):
+    for setting in ("standard_conforming_strings = off", "bytea_output = 'escape'", "array_nulls = off"):
         execute(database, f"ALTER DATABASE {name} SET {setting}")
     with PostgresStore(database, reference="ref") as store:
         fill(store)
