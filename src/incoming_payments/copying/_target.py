@@ -221,7 +221,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (psycopg.DataError, psycopg.IntegrityError) as error:
-        text = " ".join(str(error).split())
+        text = error.diag.message_primary or str(error)  # the details have the whole row, with its metadata
         raise CopyFailed(f"PostgreSQL refused a row ({text}): audit the file, and correct the row") from error
     except psycopg.Error as error:
         raise explain(error) from error
