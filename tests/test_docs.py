@@ -407,6 +407,7 @@ def test_unit_starts_and_reloads_the_service(tmp_path: Path) -> None:
             time.sleep(0.01)
     assert process.returncode == 0
     assert int(settings["TimeoutStopSec"]) > SHUTDOWN_S_MAX
+    assert settings["KillMode"] == "mixed"  # a second SIGTERM from systemd would end the drain of each worker
 
 
 # --- links and names ------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 """The PostgreSQL side of a copy."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
 import psycopg
 from attrs import frozen
+from psycopg.conninfo import make_conninfo
 
 from incoming_payments.copying._tables import SETTINGS_OF_TARGET, TABLES, Row, Table
 from incoming_payments.errors import CopyFailed, StoreUnavailable
@@ -16,11 +18,13 @@ from incoming_payments.stores.postgres._session import connection_string, shown
 
 _ROWS_MAX: Final = 2_000  # rows that one round trip fetches
 # Lift the limits that the role may have for other programs, and let each commit wait for the disk. See
-# `stores.postgres._session`.
+# `stores.postgres._session`. A policy must hide no rows. psycopg writes bytes in a form that depends on
+# `standard_conforming_strings`.
 _SETTINGS: Final = (
     "SELECT set_config(name, wanted.value, true) FROM (VALUES ('statement_timeout', '0'), ('lock_timeout', '10s'), "
     "('idle_in_transaction_session_timeout', '0'), ('transaction_timeout', '0'), ('extra_float_digits', '1'), "
     "('enable_sort', 'off'), ('cursor_tuple_fraction', '0'), ('client_min_messages', 'warning'), "
+    "('row_security', 'off'), ('standard_conforming_strings', 'on'), "
     "('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') "
     "THEN 'on' ELSE current_setting('synchronous_commit') END)) AS wanted (name, value) JOIN pg_settings USING (name)"
 )
@@ -32,6 +36,13 @@ _INSERT_COPY: Final = (
 _WRITE_PLACE: Final = "UPDATE incoming_payments.copies SET place = %s WHERE copy_id = %s"
 _COMPLETE: Final = "UPDATE incoming_payments.copies SET is_complete = true WHERE copy_id = %s"
 _HAVE_NO_ROWS: Final = (f"NOT EXISTS (SELECT 1 FROM incoming_payments.{table.name})" for table in TABLES)  # noqa: S608
+# The name is that of `stores.postgres._session`. A copy has another one, because two copies may run at a time.
+_IS_OPEN: Final = (
+    "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
+    "AND application_name = 'incoming-payments' AND pid <> pg_backend_pid())"
+)
+_CONNECTION: Final = {"fallback_application_name": "incoming-payments copy"}
+_CLOSE_S_MAX: Final = 1.0  # seconds in which the server ends the session of a connection that was closed
 _IS_EMPTY: Final = f"SELECT {' AND '.join(_HAVE_NO_ROWS)}"
 _WRITE_SETTINGS: Final = "UPDATE incoming_payments.settings SET reference = %s, reindexed_to = %s WHERE id = 1"
 _WRITE_COUNT: Final = "UPDATE incoming_payments.nonce_counts SET held = %s, swept_until = %s WHERE slot = 0"
@@ -77,7 +88,7 @@ class Target:
     """The database at `conninfo`. The constructor creates the tables. Methods raise `StoreError`."""
 
     def __init__(self, conninfo: str) -> None:
-        conninfo = connection_string(conninfo)
+        conninfo = make_conninfo(connection_string(conninfo), **_CONNECTION)
         self.name = shown(conninfo)
         migrate(conninfo)
         self._warnings: list[str | None] = []
@@ -86,10 +97,10 @@ class Target:
             self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         self._connection.add_notice_handler(lambda notice: self._warnings.append(notice.message_primary))
 
-    def require_free(self, own: str | None) -> None:
-        """Raise `CopyFailed` unless the database is empty, or has the copy with the id `own`."""
+    def require_free(self, own: str | None) -> bool:
+        """Return whether the database has the copy with the id `own`. If not, it is empty. Raises `CopyFailed`."""
         with self._transaction() as connection:
-            self._require_free(connection, own)
+            return self._require_free(connection, own) is not None
 
     def _require_free(self, connection: psycopg.Connection[Any], own: str | None) -> str | None:
         row = connection.execute(_SELECT_COPY).fetchone()
@@ -101,6 +112,18 @@ class Target:
         if row is None and connection.execute(_IS_EMPTY).fetchone() != (True,):
             raise CopyFailed(f"{self.name} has payments or consumers already: choose an empty database")
         return None if row is None else str(row[3])
+
+    def require_unopened(self) -> None:
+        """Raise `CopyFailed` if a store has the database open. To abandon the copy would remove its payments."""
+        deadline_s = time.monotonic() + _CLOSE_S_MAX
+        while self._is_open():
+            if time.monotonic() >= deadline_s:
+                raise CopyFailed(f"a store has {self.name} open: end its process, and run the command again")
+            time.sleep(_CLOSE_S_MAX / 20)
+
+    def _is_open(self) -> bool:
+        with self._transaction() as connection:
+            return connection.execute(_IS_OPEN).fetchone() == (True,)
 
     def begin(self, copy_id: str, source: str) -> bool:
         """Record the copy, unless it has begun already. Return whether it is complete."""
@@ -199,7 +222,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (psycopg.DataError, psycopg.IntegrityError) as error:
-        text = " ".join(str(error).split())
+        text = error.diag.message_primary or str(error)  # the details have the whole row, with its metadata
         raise CopyFailed(f"PostgreSQL refused a row ({text}): audit the file, and correct the row") from error
     except psycopg.Error as error:
         raise explain(error) from error

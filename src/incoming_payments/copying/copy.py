@@ -87,7 +87,14 @@ def _begin(file: MovingFile, target: Target) -> Move:
     found = file.move()
     if found is not None and found.state == "abandoned":
         target.clear(found.copy_id)  # the target did not answer when the copy was abandoned
-    target.require_free(None if found is None else found.copy_id)
+    has_copy = target.require_free(None if found is None else found.copy_id)
+    if found is not None and found.state == "complete" and not has_copy:
+        raise CopyFailed(
+            f"the payments of {file.path} were moved to {found.target}, and the empty database at {target.name} is "
+            "another one: check to which server the URL leads"
+        )
+    if not has_copy:
+        target.require_unopened()
     return file.change(decide)
 
 

@@ -188,8 +188,8 @@ class _Walk:
             raise JsonRefused("has a number with too many digits", _LONG)
         if raw.lstrip(b"-").isdigit():
             return -0.0 if self._exact and raw == b"-0" else int(raw)
-        self._spend(len(raw) - 1)
         value = float(raw)
+        self._spend(len(repr(value)) - 1)
         if self._exact and not _is_exact(raw.decode(), value):
             raise JsonRefused("has a number that a double cannot hold", _INEXACT)
         return value

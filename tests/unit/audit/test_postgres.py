@@ -260,6 +260,26 @@ def test_database_that_cannot_be_audited_is_refused() -> None:
     assert "secret" not in str(invalid.value)
 
 
+def test_rows_that_a_policy_hides_are_not_passed_over(url: str) -> None:
+    """The audit of the visible rows alone would prove nothing."""
+    execute(url, "DROP ROLE IF EXISTS tenant")
+    execute(url, "CREATE ROLE tenant LOGIN")
+    execute(url, "GRANT USAGE ON SCHEMA incoming_payments TO tenant")
+    execute(url, "GRANT SELECT ON ALL TABLES IN SCHEMA incoming_payments TO tenant")
+    as_tenant = re.sub("user=.*", "user=tenant", url)
+    assert texts(audit(as_tenant)) == ""
+    try:
+        for table in ("payments", "credits", "events", "idempotency_keys", "streams", "deliveries"):
+            execute(url, f"ALTER TABLE incoming_payments.{table} ENABLE ROW LEVEL SECURITY")
+        with pytest.raises(AuditFailed, match=r"row-level security policy .*: let the role read all of its tables"):
+            audit(as_tenant)
+        assert texts(audit(url)) == ""
+    finally:
+        execute(url, "DROP OWNED BY tenant")
+        for table in TABLES:
+            execute(url, f"ALTER TABLE incoming_payments.{table} DISABLE ROW LEVEL SECURITY")
+
+
 def test_connection_that_is_lost_ends_the_audit(url: str) -> None:
     """The audit cannot continue in another transaction."""
 

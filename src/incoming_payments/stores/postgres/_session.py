@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import psycopg
-from psycopg.adapt import AdaptersMap
+from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.string import TextLoader
 
@@ -26,12 +26,14 @@ COMMIT: Final = statement("COMMIT")
 # `synchronous_commit` is raised to `on`, and never lowered: an operator may have chosen `remote_apply`. A warning at
 # COMMIT says that the standby may not have the transaction, so `client_min_messages` must not suppress warnings. An
 # index serves every statement, but the server would keep a plan that reads the whole table if it made the plan while
-# the table was small. The last column tells a demoted primary from a primary.
+# the table was small. Without `array_nulls`, a NULL in an array is a text. The last column tells a demoted primary from
+# a primary.
 _SETTINGS: Final = statement(
     "SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN "
     "('off', 'local', 'remote_write') THEN 'on' ELSE current_setting('synchronous_commit') END, true), "
     "set_config('client_min_messages', 'warning', true), "
     "set_config('enable_seqscan', 'off', true), "
+    "set_config('array_nulls', 'on', true), "
     "set_config('lock_timeout', %s, true), "
     "set_config('statement_timeout', %s, true), "
     "set_config('idle_in_transaction_session_timeout', %s, true), "
@@ -60,6 +62,15 @@ class Conversions:
         self.connection = connection
 
 
+class _BytesDumper(Dumper):
+    """Bytes as text. That of psycopg depends on `standard_conforming_strings`, which a role may switch off."""
+
+    def dump(self, obj: bytes) -> bytes:
+        """Return the hexadecimal form."""
+        return rb"\x" + obj.hex().encode()
+
+
+Conversions.adapters.register_dumper(bytes, _BytesDumper)
 Conversions.adapters.register_loader("numeric", TextLoader)
 Conversions.adapters.register_loader("uuid", TextLoader)
 
@@ -84,10 +95,14 @@ def connection_string(conninfo: str) -> str:
 
 
 def _check_place(chosen: Mapping[str, object]) -> None:
-    """Raise psycopg's error if the host or the port may be a part of a password, which messages must not show."""
+    """Raise psycopg's error if the host, port or database may be a part of a password, which messages must not show.
+
+    In the URL postgresql://bank:12/34@host/db, libpq takes `bank` for the host and `34@host/db` for the database.
+    """
     ports = str(chosen.get("port", "")).split(",")
-    if "@" in str(chosen.get("host", "")) or not all(port.isdigit() or not port for port in ports):
-        raise psycopg.ProgrammingError("@ in the host, or a port that is not a number")
+    place = str(chosen.get("host", "")) + ("" if "user" in chosen else str(chosen.get("dbname", "")))
+    if "@" in place or not all(port.isdigit() or not port for port in ports):
+        raise psycopg.ProgrammingError("@ in the host or the database, or a port that is not a number")
 
 
 def with_password(conninfo: str, password: str) -> str:

@@ -64,11 +64,11 @@ def _change(decide: Callable[[Move | None], Move], rows: Batch) -> Move:
 
 
 def _leave_one_file(path: Path) -> bool:
-    """Remove the log of a database, and return true, unless a store has the database open."""
+    """Remove the log of a database, and return true, unless a store or another program has the database open."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection, Path(f"{path}-lock").open("rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            connection.execute("PRAGMA journal_mode = DELETE")
+        except (BlockingIOError, sqlite3.OperationalError):  # the second error is that of another program
             return False
-        connection.execute("PRAGMA journal_mode = DELETE")
     return True

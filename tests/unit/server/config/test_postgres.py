@@ -69,6 +69,7 @@ def test_a_file_without_a_password_is_refused(folder: Path, content: bytes) -> N
         f"postgresql://bank:%{SECRET}@db/bank",
         f"postgresql://bank:{SECRET}@{SECRET}@db/bank",  # everything behind the first @ would be the host
         f"postgresql://bank:{SECRET}/x@db/bank",  # the text in front of the slash would be the port
+        f"postgresql://bank:12/{SECRET}@db/bank",  # the text behind the slash would be the database
         f"postgresql://db/bank?pasword={SECRET}",
         f"postgresql://db/bank?{SECRET}",
     ],

@@ -1,5 +1,6 @@
 """The stores when PostgreSQL, a connection or a lock fails."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from incoming_payments.audit import audit
 from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment
 from incoming_payments.errors import ConfigurationError, StoreUnavailable, StoreUnusable
@@ -17,6 +19,7 @@ from incoming_payments.ports import PaymentStore
 from incoming_payments.stores.postgres import PostgresStore, _errors, _wire, migrate
 from incoming_payments.testing import a_creation, crediting
 from incoming_payments.testing.steps import check_credits, create, created_under, credit, persistently
+from kits.audited_books import fill, texts
 from kits.postgres import (
     SERIALIZABLE,
     OwnServer,
@@ -28,6 +31,7 @@ from kits.postgres import (
     server_url,
     settings_of,
 )
+from kits.postgres_books import url_of
 from kits.postgres_proxy import Cut, proxied
 
 
@@ -125,7 +129,7 @@ def test_an_unreachable_server_is_unavailable() -> None:
                 create(view)
 
 
-@pytest.mark.parametrize("conninfo", ["host", "postgresql://[", "nonsense=1"])
+@pytest.mark.parametrize("conninfo", ["host", "postgresql://[", "nonsense=1", "postgresql://bank:12/34@db/bank"])
 def test_an_invalid_connection_string_is_refused(conninfo: str) -> None:
     """The error names the setting."""
     with pytest.raises(ConfigurationError, match="conninfo is not a connection string of PostgreSQL"):
@@ -306,6 +310,17 @@ def test_the_role_cannot_weaken_a_transaction(server: OwnServer) -> None:
     assert [level for level, _, _ in seen] == list(levels.values())
     assert {messages for _, messages, _ in seen} == {"warning"}
     assert all(0 < int(lock.removesuffix("ms").removesuffix("s")) <= 5000 for _, _, lock in seen)
+
+
+def test_the_form_of_values_does_not_depend_on_the_settings() -> None:
+    """A lease is found again, the digest of a reference is the same for all processes, and NULL stays NULL."""
+    database = url_of(new_database(name := f"values_{os.getpid()}"))
+    migrate(database)
+    for setting in ("standard_conforming_strings = off", "bytea_output = 'escape'", "array_nulls = off"):
+        execute(database, f"ALTER DATABASE {name} SET {setting}")
+    with PostgresStore(database, reference="ref") as store:
+        fill(store)
+    assert texts(audit(database)) == ""
 
 
 @pytest.mark.parametrize("open_store", [PostgresStore, async_view])
