@@ -12,7 +12,8 @@ from attrs import field, frozen
 from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.limits import CONFIGURATION_BYTES_MAX, PEER_TOKEN_CHARS_MIN, SERVER_SECRET_BYTES_MIN
-from incoming_payments.server.config.postgres import DatabasePassword, PostgresDatabase, is_url, postgres_database
+from incoming_payments.server.config.postgres import DatabasePassword, PostgresDatabase, postgres_database
+from incoming_payments.stores._connection_text import is_url, may_be_connection_string
 
 POSIX = os.name == "posix"  # on other systems, the mode of a file does not define the access of users
 
@@ -151,14 +152,14 @@ class Files:
                 '"payments.sqlite3"'
             )
             raise ConfigurationError(text)
-        if "://" in name or name.startswith("file:"):
+        if may_be_connection_string(name) or name.startswith("file:"):
             text = (
                 'must be the name of an SQLite file, such as "payments.sqlite3", or a URL such as '
                 '"postgresql://user@host/database"'
             )
             raise ConfigurationError(text)
-        if name.startswith("~"):
-            raise ConfigurationError("begins with ~, which serve does not expand: write the whole path")
+        if name[0] in "~$":
+            raise ConfigurationError(f"begins with {name[0]}, which serve does not expand: write the whole path or URL")
         path = self.folder / name
         if name.endswith("/") or os.path.isdir(path):
             raise ConfigurationError(f"is the folder {path}: give the name of a file in this folder")

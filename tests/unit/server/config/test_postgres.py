@@ -36,6 +36,20 @@ def test_a_url_is_a_database_on_postgresql(folder: Path, scheme: str) -> None:
     assert SECRET not in repr(given.database) + repr(given)
 
 
+@pytest.mark.parametrize(
+    ("servers", "name"),
+    [
+        ("db1,db2", "db1,db2"),
+        ("db1:5433,db2", "db1:5433,db2"),
+        ("db1:5433,db2:5434", "db1:5433,db2:5434"),
+    ],
+)
+def test_the_name_of_several_servers_is_a_url(folder: Path, servers: str, name: str) -> None:
+    """Each server has its port."""
+    given = load_settings(write(folder, f"postgresql://bank:{SECRET}@{servers}/payments")).given
+    assert str(given.database) == f"postgresql://bank@{name}/payments"
+
+
 def test_the_password_may_be_in_a_file(folder: Path) -> None:
     """The password has no end of a line, and may have spaces and quotes. Other users must not read the file."""
     file = folder / "database-password.txt"
@@ -77,6 +91,23 @@ def test_an_error_about_a_url_shows_no_part_of_it(folder: Path, url: str) -> Non
     """A part of a wrong URL may be the password."""
     with pytest.raises(ConfigurationError, match="database is not a URL of PostgreSQL: write for exam") as refused:
         load_settings(write(folder, url))
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "database",
+    [
+        f"host=db.internal user=bank password={SECRET} dbname=bank",
+        f"postgresql:/bank:{SECRET}@db.internal/bank",
+        f"Postgresql://bank:{SECRET}@db.internal/bank",
+        f"postgresql+psycopg://bank:{SECRET}@db.internal/bank",
+        f"bank:{SECRET}@db.internal:5432/bank",
+    ],
+)
+def test_another_connection_string_is_no_file_name(folder: Path, database: str) -> None:
+    """`serve` creates no SQLite file with a password in its name, and the error shows none."""
+    with pytest.raises(ConfigurationError, match='or a URL such as "postgresql://user@host/database"') as refused:
+        load_settings(write(folder, database))
     assert SECRET not in str(refused.value)
 
 
