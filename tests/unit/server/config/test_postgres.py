@@ -67,12 +67,14 @@ def test_the_password_may_be_in_a_file(folder: Path) -> None:
     assert [text for text in settings.warnings if f"{file}: other users have access" in text]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"a\0b"])
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"a\0b", b"a\nb\n", b"postgresql://bank:a@db/bank\n"])
 def test_a_file_without_a_password_is_refused(folder: Path, content: bytes) -> None:
     """The error names the file."""
     (folder / "empty.txt").write_bytes(content)
     path = write(folder, "postgresql://bank@db.internal/payments", 'password_file = "empty.txt"')
-    with pytest.raises(ConfigurationError, match=r"empty.txt must hold only the password of the role, in UTF-8"):
+    with pytest.raises(
+        ConfigurationError, match=r"empty.txt must hold only the password of the role: one line in UTF-8"
+    ):
         load_settings(path)
 
 
@@ -125,3 +127,18 @@ def test_the_number_of_connections_has_bounds(folder: Path, connections: int) ->
     path = write(folder, "postgresql://db/bank", f"connections = {connections}")
     with pytest.raises(ConfigurationError, match=r"postgres.connections must be an integer from 1 to 1000, not"):
         load_settings(path)
+
+
+def test_the_password_in_place_of_its_file_is_hidden(folder: Path) -> None:
+    """A password may be shorter than every token."""
+    with pytest.raises(ConfigurationError, match=r"password_file: the file \(its name is hidden") as refused:
+        load_settings(write(folder, "postgresql://db/bank", f'password_file = "{SECRET}"'))
+    assert SECRET not in str(refused.value)
+
+
+def test_settings_of_postgresql_for_a_file_are_useless(folder: Path) -> None:
+    """A warning says so."""
+    assert not load_settings(folder / CONFIGURATION).warnings
+    path = write(folder, "payments.sqlite3", "connections = 4")
+    says = "[postgres] has no effect, because database is an SQLite file: remove the settings, or give a URL"
+    assert load_settings(path).warnings == (f"{path}: {says}",)
