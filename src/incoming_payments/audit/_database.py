@@ -93,7 +93,8 @@ class Database:
         if header[_FORMAT_AT:] == bytes([_WITH_LOG]):
             raise AuditFailed(
                 f"{self.path} may have a log, and no store has it open: audit the database while the service runs, or "
-                'audit a copy, which "incoming-payments backup --audit" makes'
+                'audit a copy, which "incoming-payments backup --audit" makes; if its payments were moved to '
+                "PostgreSQL, first repeat the move, which removes the log"
             )
         return False
 
