@@ -223,7 +223,7 @@ class AsyncPostgresStore:
     """`PostgresStore` for asyncio: the same database, arguments and errors.
 
     The store connects at the first call, which raises what the constructor of `PostgresStore` raises. One store serves
-    one event loop. A cancelled call may still be committed.
+    one event loop, and raises `StoreUnusable` in another. A cancelled call may still be committed.
     """
 
     def __init__(
