@@ -21,6 +21,7 @@ from incoming_payments.audit._snapshot import Damaged
 from incoming_payments.audit._sqlite import SqliteSnapshot
 from incoming_payments.errors import AuditFailed
 from incoming_payments.limits import AUDIT_PAUSE_S_MIN, STORE_BUSY_S_MAX
+from incoming_payments.stores._connection_text import may_be_connection_string
 from incoming_payments.stores.sqlite._lock_file import Text, text_of_open
 from incoming_payments.stores.sqlite._moves import own_version
 from incoming_payments.stores.sqlite._schema import APPLICATION_ID, VERSION
@@ -40,6 +41,11 @@ class Database:
         # SQLite keeps the log beside the file that a symbolic link points to.
         self.path = Path(os.path.realpath(path))
         if not self.path.is_file():
+            if may_be_connection_string(os.fspath(path)):
+                raise AuditFailed(
+                    "the database is not a file, and not a URL of PostgreSQL: write for example "
+                    "postgresql://user@host/database"
+                )
             raise AuditFailed(f"{self.path} is not a file: give the path of a database")
         self.is_live = self._is_live()
 
@@ -87,7 +93,8 @@ class Database:
         if header[_FORMAT_AT:] == bytes([_WITH_LOG]):
             raise AuditFailed(
                 f"{self.path} may have a log, and no store has it open: audit the database while the service runs, or "
-                'audit a copy, which "incoming-payments backup --audit" makes'
+                'audit a copy, which "incoming-payments backup --audit" makes; if its payments were moved to '
+                "PostgreSQL, first repeat the move, which removes the log"
             )
         return False
 

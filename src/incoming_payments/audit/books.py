@@ -45,7 +45,8 @@ def _audit_postgres(url: str, tally: Tally) -> AuditReport:
     try:
         from incoming_payments.audit._postgres import Metadata, PostgresDatabase
     except ImportError as error:  # psycopg is an extra
-        raise AuditFailed(str(error)) from error
+        how = "run pip install 'incoming-payments[postgres]' 'psycopg[binary]'"
+        raise AuditFailed(f"an audit of PostgreSQL needs psycopg ({error}): {how}") from error
     with PostgresDatabase(url) as database:
         _run([*passes(tally), Metadata(tally)], database.read, tally)
     return tally.report(database.name, is_live=True)

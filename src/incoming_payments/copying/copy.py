@@ -16,6 +16,7 @@ from incoming_payments.copying._compare import differences, page_of, settings_of
 from incoming_payments.copying._tables import Row
 from incoming_payments.copying._target import Place, Target
 from incoming_payments.errors import CopyFailed, StoreError
+from incoming_payments.stores._connection_text import may_be_connection_string
 from incoming_payments.stores.sqlite._moves import Move
 from incoming_payments.stores.sqlite._moving import MovingFile
 
@@ -176,4 +177,8 @@ def _abandoned(path: Path, found: Move | None) -> Move:
 
 def _require_file(path: str | os.PathLike[str]) -> None:
     if not Path(path).is_file():
+        if may_be_connection_string(os.fspath(path)):
+            raise CopyFailed(
+                "a connection string is in the place of the SQLite file: give the file first, and then the URL"
+            )
         raise CopyFailed(f"{os.fspath(path)} is not a file: give the path of a database")

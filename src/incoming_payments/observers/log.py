@@ -40,7 +40,10 @@ class LogEvent(enum.StrEnum):
         "document_refresh_failed",
         "a key set or a wallet address could not be fetched again, so the cached document stays in use",
     )
-    NOT_READY = "not_ready", "a readiness check failed because of the store. The line has the traceback"
+    NOT_READY = (
+        "not_ready",
+        "a readiness check failed because of the store. The line has the reason, or the traceback of another error",
+    )
     SIGNATURE_REFUSED = "signature_refused", "the reason why a signature was refused, if `explain_refusals` is on"
     EXPLANATION_FAILED = "explanation_failed", "a refused signature could not be explained. The line has the traceback"
     BODY_NOT_READ = (

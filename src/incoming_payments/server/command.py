@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import NoReturn, get_args
 
 from incoming_payments.errors import ConfigurationError, IncomingPaymentsError
 from incoming_payments.gnap import Dialect
@@ -17,7 +17,7 @@ from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.copy_to_postgres import copy_to_postgres
 from incoming_payments.server.dev import demo, sign
 from incoming_payments.server.init import CONFIGURATION, init
-from incoming_payments.server.output import say
+from incoming_payments.server.output import say, without_password
 from incoming_payments.server.serve import serve
 
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
     except IncomingPaymentsError as error:
-        say(f"incoming-payments: {error.description}", sys.stderr)
+        say(f"incoming-payments: {without_password(error.description)}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as in shells
@@ -49,9 +49,15 @@ def _with_settings(path: Path, run: Callable[[Settings], int]) -> int:
         raise ConfigurationError(f"{path}: {error.description}", **error.details) from None
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2. The message may show an argument that is unknown."""
+        super().error(without_password(message))
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser for all commands, which sets `run` to the function of the chosen command."""
-    parser = argparse.ArgumentParser(prog="incoming-payments", description="Be paid over Open Payments.")
+    parser = _Parser(prog="incoming-payments", description="Be paid over Open Payments.")
     version = importlib.metadata.version("incoming-payments")
     parser.add_argument("--version", action="version", version=f"incoming-payments {version}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")

@@ -23,7 +23,8 @@ def copy_to_postgres(file: Path, url: str, *, abandon: bool) -> int:
         from incoming_payments.copying import abandon_copy
         from incoming_payments.copying import copy_to_postgres as move
     except ImportError as error:  # psycopg is an extra
-        raise CopyFailed(str(error)) from error
+        how = "run pip install 'incoming-payments[postgres]' 'psycopg[binary]'"
+        raise CopyFailed(f"a copy to PostgreSQL needs psycopg ({error}): {how}") from error
     if abandon:
         abandon_copy(file, url)
         print(f"The copy is abandoned. {file} accepts writes again, and the rows of the copy are removed.")

@@ -17,6 +17,7 @@ from incoming_payments.server.config.advice import is_loopback
 from incoming_payments.server.config.postgres import postgres_database
 from incoming_payments.server.config.setting import toml
 from incoming_payments.server.config.template import template
+from incoming_payments.stores._connection_text import may_be_connection_string
 
 CONFIGURATION: Final = "incoming-payments.toml"
 CLIENT_KEY: Final = "client-key.pem"
@@ -41,11 +42,15 @@ def init(
     it is `None`, the service gets a token for development. `database_url` is the URL of a PostgreSQL database. If it is
     `None`, the service gets a SQLite file.
 
-    Raises `ConfigurationError` when the port is out of range, the endpoint or the database is not a URL, a dialect is
-    given without an endpoint, a file exists, or a file cannot be written. In each case, no new file remains.
+    Raises `ConfigurationError` when the port is out of range, the folder is a connection string, the endpoint or the
+    database is not a URL, a dialect is given without an endpoint, a file exists, or a file cannot be written. In
+    each case, no new file remains.
     """
     if not 1 <= port <= PORT_MAX:
         raise ConfigurationError(f"--port must be from 1 to {PORT_MAX}, not {port}", setting="port")
+    if may_be_connection_string(str(folder)):
+        text = "a connection string is in the place of the folder: give the folder, and the URL with --database-url"
+        raise ConfigurationError(text, setting="folder")
     if dialect is not None and introspection is None:
         text = "--dialect needs --authorization-server: give the introspection endpoint too, or leave out --dialect"
         raise ConfigurationError(text, setting="dialect")

@@ -7,6 +7,7 @@ import atexit
 import json
 import logging
 import os
+import re
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,12 +17,21 @@ from incoming_payments.server.log_filter import LineLimitFilter
 
 LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final[tuple[str, ...]] = get_args(LogFormat)
+_PASSWORD: Final = re.compile(r"(?i)(postgres[^\s:]*:/{1,2}[^\s/:@]*:)\S*(?=@)|(\bpassword=)\S+")
 
 
 def say(text: str, stream: TextIO) -> None:
     """Write lines to standard output or standard error, and ignore a failure."""
     with suppress(OSError):
         print(text, file=stream, flush=True)
+
+
+def without_password(text: str) -> str:
+    """Return `text`, in which the passwords of connection strings of PostgreSQL are hidden.
+
+    An argument in the wrong place may be a URL. A path with two slashes has one slash in messages.
+    """
+    return _PASSWORD.sub(r"\1\2…", text)
 
 
 def log_to_stderr(form: LogFormat) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from incoming_payments.domain.feed import ConsumerState, DeliveryRecord, FeedEvent, consumer_name
 from incoming_payments.domain.payment import IncomingPayment, PaymentId
-from incoming_payments.errors import PaymentNotFound
+from incoming_payments.errors import PaymentNotFound, StoreUnavailable
 from incoming_payments.flows import dead_letters as letters
 from incoming_payments.flows import erase, expire
 from incoming_payments.flows.machinery.effects import EraseMetadata, Flow, LoadPayment
@@ -111,6 +111,10 @@ def is_ready(service: Service[Any]) -> Flow[bool]:
         yield from LoadPayment(_NO_PAYMENT)
     except PaymentNotFound:
         return True
+    except StoreUnavailable as error:
+        if service.unready_lines.admits(logger, "failed readiness checks"):
+            text = "a readiness check failed, because the store is unavailable: %s"
+            log_event(logger, logging.ERROR, LogEvent.NOT_READY, text, error.description)
     except Exception as error:  # noqa: BLE001 - it is logged
         if service.unready_lines.admits(logger, "failed readiness checks"):
             text = "a readiness check failed, because the store failed"

@@ -77,6 +77,15 @@ def test_database_that_cannot_be_audited(tmp_path: Path, capsys: pytest.CaptureF
     assert "none.db is not a file: give the path of a database" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("database", ["host=db password=hunter2", "postgresql:/bank:hunter2@db/bank"])
+def test_another_connection_string_is_refused(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error says how to write a URL, and shows no password."""
+    assert main(["audit", database]) == 1
+    error = capsys.readouterr().err
+    assert "and not a URL of PostgreSQL: write for example postgresql://user@host/database" in error
+    assert "hunter2" not in error
+
+
 def test_backup_audits_the_copy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`backup --audit` has the status of the audit. A copy with differences stays."""
     database, good, bad = (folder / name for name in ("payments.sqlite3", "good.sqlite3", "bad.sqlite3"))

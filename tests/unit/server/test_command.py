@@ -4,6 +4,7 @@ import importlib
 import importlib.metadata
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -57,6 +58,29 @@ def test_wrong_usage_exits_with_status_2(capsys: pytest.CaptureFixture[str], arg
         main(arguments)
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("usage: incoming-payments")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "--database-url", "postgresql://bank:hunter2@db/bank"],
+        ["serve", "--config", "postgresql://bank:hunter2@db/bank"],
+        ["serve", "--config", "postgresql+psycopg://bank:hun@ter2/hunter2@db/bank"],
+        ["serve", "host=db password=hunter2"],
+        ["init", "postgresql://bank:hunter2@db/bank"],
+        ["migrate", "postgresql://bank:hunter2@db/bank"],
+    ],
+)
+def test_a_connection_string_in_the_wrong_place_shows_no_password(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No usage error and no other error shows it."""
+    with suppress(SystemExit):
+        assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.count("incoming-payments: ") == 1
+    assert "hun" not in error
+    assert "ter2" not in error
 
 
 def test_ctrl_c_exits_with_status_130(monkeypatch: pytest.MonkeyPatch) -> None:

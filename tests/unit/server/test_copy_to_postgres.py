@@ -62,6 +62,13 @@ def test_abandon(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: py
     SqliteStore(file).close()
 
 
+def test_arguments_in_the_wrong_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the order, and shows no password."""
+    assert main(["copy-to-postgres", "postgresql://bank:hunter2@db/bank", str(tmp_path / "payments.sqlite3")]) == 1
+    says = "a connection string is in the place of the SQLite file: give the file first, and then the URL"
+    assert capsys.readouterr().err == f"incoming-payments: {says}\n"
+
+
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
@@ -75,4 +82,6 @@ def test_missing_driver(
     """The error of the import says what to install."""
     monkeypatch.setitem(sys.modules, module, None)
     assert main(arguments) == 1
-    assert f"incoming-payments: import of {module} halted" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"needs psycopg (import of {module} halted" in error
+    assert "run pip install 'incoming-payments[postgres]' 'psycopg[binary]'" in error

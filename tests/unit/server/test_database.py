@@ -104,6 +104,7 @@ def test_commands_report_a_server_that_does_not_answer(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("incoming-payments: PostgreSQL is unavailable (connection ")
     assert "Connection refused" in error
+    assert error.endswith("check the host, the database, the role and its password, or repeat the call later")
     assert "hunter2" not in error
 
 

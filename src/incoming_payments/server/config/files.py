@@ -12,7 +12,8 @@ from attrs import field, frozen
 from incoming_payments.errors import ConfigurationError, InvalidValue
 from incoming_payments.gnap.token import AccessToken
 from incoming_payments.limits import CONFIGURATION_BYTES_MAX, PEER_TOKEN_CHARS_MIN, SERVER_SECRET_BYTES_MIN
-from incoming_payments.server.config.postgres import DatabasePassword, PostgresDatabase, is_url, postgres_database
+from incoming_payments.server.config.postgres import DatabasePassword, PostgresDatabase, postgres_database
+from incoming_payments.stores._connection_text import is_url, may_be_connection_string
 
 POSIX = os.name == "posix"  # on other systems, the mode of a file does not define the access of users
 
@@ -81,14 +82,17 @@ class Files:
         self.folder = folder
         self.warnings: list[str] = []
 
-    def read(self, name: str, denied: int) -> bytes:
-        """Return the content of a file. A file with one of the mode bits `denied` gets a warning."""
+    def read(self, name: str, denied: int, *, secret_chars_min: int = PEER_TOKEN_CHARS_MIN) -> bytes:
+        """Return the content of a file. A file with one of the mode bits `denied` gets a warning.
+
+        A missing file whose name has fewer characters than `secret_chars_min` is named in the error.
+        """
         path = self.folder / name
         hint = " (serve does not expand ~: write the whole path)" if name.startswith("~") else ""
         try:
             content = read_bounded(path, if_missing=f"correct the name{hint}, or add the file")
         except ConfigurationError as error:
-            raise InvalidValue(f"{self._shown(name)} {error.description}") from None
+            raise InvalidValue(f"{self._shown(name, secret_chars_min)} {error.description}") from None
         self.warn_of(path, denied)
         return content
 
@@ -121,11 +125,11 @@ class Files:
         if POSIX and text not in self.warnings:
             self.warnings.append(text)
 
-    def _shown(self, name: str) -> str:
+    def _shown(self, name: str, secret_chars_min: int) -> str:
         """Return the path of a file for an error message. If `name` may be a misplaced secret, hide the path."""
         path = self.folder / name
         is_name = name.isprintable() and (
-            len(name) < PEER_TOKEN_CHARS_MIN  # the name is shorter than any secret
+            len(name) < secret_chars_min  # the name is shorter than any secret
             or _EXTENSION.fullmatch(name)
             or os.path.exists(path)
             or (os.path.dirname(name).strip("/") and os.path.isdir(path.parent))
@@ -151,14 +155,14 @@ class Files:
                 '"payments.sqlite3"'
             )
             raise ConfigurationError(text)
-        if "://" in name or name.startswith("file:"):
+        if may_be_connection_string(name) or name.startswith("file:"):
             text = (
                 'must be the name of a SQLite file, such as "payments.sqlite3", or a URL such as '
                 '"postgresql://user@host/database"'
             )
             raise ConfigurationError(text)
-        if name.startswith("~"):
-            raise ConfigurationError("begins with ~, which serve does not expand: write the whole path")
+        if name[0] in "~$":
+            raise ConfigurationError(f"begins with {name[0]}, which serve does not expand: write the whole path or URL")
         path = self.folder / name
         if name.endswith("/") or os.path.isdir(path):
             raise ConfigurationError(f"is the folder {path}: give the name of a file in this folder")
@@ -186,13 +190,13 @@ class Files:
 
     def password(self, name: str) -> DatabasePassword:
         """Return the password in a file, without its line end."""
-        content = self.read(name, PRIVATE)
+        content = self.read(name, PRIVATE, secret_chars_min=1)
         try:
             password = content.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError:
             password = ""
-        if not password or "\0" in password:
-            raise InvalidValue(f"{self.folder / name} must hold only the password of the role, in UTF-8")
+        if not password or is_url(password) or {"\0", "\n"} & set(password):
+            raise InvalidValue(f"{self.folder / name} must hold only the password of the role: one line in UTF-8")
         return DatabasePassword(password)
 
     def peer_token(self, name: str) -> PeerToken:

@@ -1,14 +1,11 @@
 """The settings of a database on a PostgreSQL server."""
 
-from typing import Final
-
 from attrs import field, frozen
 
 from incoming_payments.errors import ConfigurationError
 from incoming_payments.limits import STORE_CONNECTIONS_DEFAULT, STORE_CONNECTIONS_MAX
 from incoming_payments.server.config.setting import setting
-
-_SCHEMES: Final = ("postgresql://", "postgres://")
+from incoming_payments.stores._connection_text import is_url
 
 
 @frozen
@@ -54,11 +51,6 @@ class PostgresTable:
     )
 
 
-def is_url(database: str) -> bool:
-    """Return whether the value of the setting `database` is a URL of PostgreSQL."""
-    return database.startswith(_SCHEMES)
-
-
 def postgres_database(url: str) -> PostgresDatabase:
     """Return the database at `url`. Raises `ConfigurationError`, and its text contains no part of the URL."""
     try:
@@ -71,7 +63,7 @@ def postgres_database(url: str) -> PostgresDatabase:
     except ConfigurationError:
         text = (
             "is not a URL of PostgreSQL: write for example postgresql://user@host/database, and in the password, "
-            "write %40 for @, %2F for / and %25 for %"
+            "write %40 for @, %2F for / and %25 for %, and after a ?, name only parameters of libpq"
         )
         raise ConfigurationError(text) from None
     return PostgresDatabase(conninfo, shown(conninfo))

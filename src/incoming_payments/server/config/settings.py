@@ -37,7 +37,7 @@ from incoming_payments.server.config.files import (
     read_bounded,
 )
 from incoming_payments.server.config.packets import packets_of
-from incoming_payments.server.config.postgres import DatabasePassword, PostgresDatabase
+from incoming_payments.server.config.postgres import DatabasePassword, PostgresDatabase, PostgresTable
 from incoming_payments.server.config.reader import HARMLESS_NAME, Once, naming, read, refused
 from incoming_payments.server.config.setting import differences
 from incoming_payments.server.config.tables import NEED_RESTART, Configuration, LimitsTable
@@ -226,6 +226,8 @@ def _advice(settings: Settings, now: datetime) -> Iterator[str]:
     for name in fields_dict(Configuration):
         if has(type(table := getattr(given, name))):
             yield from advice.of_values(name, table)
+    if isinstance(given.database, Path) and given.postgres != PostgresTable():
+        yield "[postgres] has no effect, because database is an SQLite file: remove the settings, or give a URL"
     yield from advice.of_tokens([token.info for token in settings.tokens], now)
     yield from advice.of_assets(
         {f"wallet_address[{place}]": hosted.asset for place, hosted in enumerate(settings.wallet_addresses)},

@@ -158,11 +158,13 @@ class AsyncEngine:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._pool: AsyncPool | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self.reference = settings.reference
 
     async def open(self) -> AsyncPool:
         """Await the pool, which the first call opens after it has checked the database. Raises `StoreError`."""
+        self._check_loop()
         while self._pool is None:
             if self._opening is None or self._opening.done():
                 self._check_open()
@@ -241,6 +243,16 @@ class AsyncEngine:
         self._tasks.discard(task)
         with contextlib.suppress(asyncio.CancelledError):
             task.exception()  # a caller that was cancelled does not read it, and asyncio would log it
+
+    def _check_loop(self) -> None:
+        """Raise `StoreUnusable` in another event loop, in which the pool could not replace a lost connection."""
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if self._loop is not loop:
+            raise StoreUnusable(
+                "the store belongs to another event loop, in which it was opened: open a store in each event loop, and "
+                "close it before the loop ends"
+            )
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import psycopg
-from psycopg_pool import PoolClosed
+from psycopg_pool import PoolClosed, PoolTimeout
 
 from incoming_payments.errors import (
     BrokenDecision,
@@ -82,10 +82,27 @@ def explain(error: Exception) -> StoreError | BrokenDecision:
         return BrokenDecision(
             f"the database refused the values to store ({_text(error)}): correct the values that decide returns"
         )
-    if isinstance(error, _ALWAYS_UNAVAILABLE) or is_read_only(error):
+    if isinstance(error, PoolTimeout):
+        return StoreUnavailable(
+            f"PostgreSQL is unavailable ({_text(error)}), because the server does not answer, or other calls use all "
+            "connections of the store: repeat the call later, or open the store with more connections"
+        )
+    if is_read_only(error):
+        return StoreUnavailable(
+            f"PostgreSQL is unavailable ({_text(error)}): repeat the call after the failover, or connect to the primary"
+        )
+    if isinstance(error, _ALWAYS_UNAVAILABLE):
         return StoreUnavailable(f"PostgreSQL is unavailable ({_text(error)}): repeat the call later")
     return StoreUnusable(
         f"PostgreSQL refused a statement ({_text(error)}): check the tables, and the rights of the role"
+    )
+
+
+def unreachable(error: psycopg.OperationalError) -> StoreUnavailable:
+    """Return the error to raise if the server was not reached, or has refused the connection."""
+    return StoreUnavailable(
+        f"PostgreSQL is unavailable ({_text(error)}): check the host, the database, the role and its password, or "
+        "repeat the call later"
     )
 
 

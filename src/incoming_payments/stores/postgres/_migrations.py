@@ -3,14 +3,14 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import psycopg
 
-from incoming_payments.errors import StoreUnavailable, StoreUnusable
+from incoming_payments.errors import ConfigurationError, StoreUnavailable, StoreUnusable
 from incoming_payments.limits import MIGRATION_S_MAX
 from incoming_payments.stores._rows import Row
-from incoming_payments.stores.postgres._errors import explain
+from incoming_payments.stores.postgres._errors import explain, unreachable
 from incoming_payments.stores.postgres._schema import CREATE_VERSIONS, VERSION, VERSIONS, Version
 from incoming_payments.stores.postgres._session import connection_string
 from incoming_payments.stores.postgres._steps import statement
@@ -39,7 +39,7 @@ def check_schema(conninfo: str) -> None:
     row: Row | None
     copy: Row | None = None
     try:
-        with psycopg.connect(conninfo, autocommit=True) as connection:
+        with _connected(conninfo) as connection:
             row = connection.execute(_SELECT_VERSION.text).fetchone()
             copy = connection.execute(_SELECT_COPY.text).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
@@ -56,13 +56,25 @@ def check_schema(conninfo: str) -> None:
             f"the database has version {after}, and this program knows only versions up to {VERSION}: install the "
             "incoming-payments that upgraded the database"
         )
-    if encoding != "UTF8":
-        raise StoreUnusable(f"the database has the encoding {encoding}: create a database with the encoding UTF8")
+    _check_encoding(encoding)
     if copy is not None:
         raise StoreUnusable(
             f"the database has a part of the rows of {copy[0]}, and the copy is not complete: complete it with "
             "`incoming-payments copy-to-postgres`, or abandon it with `--abandon`"
         )
+
+
+def _connected(conninfo: str) -> psycopg.Connection[Row]:
+    """Connect to the database. Raises `StoreUnavailable` if the server was not reached or refuses the connection."""
+    try:
+        return psycopg.connect(conninfo, autocommit=True)
+    except psycopg.OperationalError as error:
+        raise unreachable(error) from error
+
+
+def _check_encoding(encoding: str | None) -> None:
+    if encoding != "UTF8":
+        raise StoreUnusable(f"the database has the encoding {encoding}: create a database with the encoding UTF8")
 
 
 _HOW: Final = "run `incoming-payments migrate`, or call `incoming_payments.stores.postgres.migrate(conninfo)`"
@@ -75,12 +87,16 @@ def migrate(conninfo: str, step: Step = "all", versions: Sequence[Version] = VER
     processes, and run the steps `after`. `all` runs both. A database without tables gets all steps. Several processes
     may call this at once: one of them works, and the others wait. Reads go on in the meantime.
 
-    Raises `StoreUnusable` when the database has a newer version, or when the steps `after` of an earlier version
-    have not run, and `StoreUnavailable` when the database does not answer, or another migration does not end.
+    Raises `ConfigurationError` for an invalid argument. Raises `StoreUnusable` when the database has another encoding
+    than UTF8, has a newer version, or when the steps `after` of an earlier version have not run. Raises
+    `StoreUnavailable` when the database does not answer, or another migration does not end.
     """
+    if step not in get_args(Step):
+        raise ConfigurationError(f'step must be "before", "after" or "all", not {step!r}', setting="step")
     conninfo = connection_string(conninfo)
     try:
-        with psycopg.connect(conninfo, autocommit=True) as connection, _locked(conninfo):
+        with _connected(conninfo) as connection, _locked(conninfo):
+            _check_encoding(connection.info.parameter_status("server_encoding"))
             _transact(connection, CREATE_VERSIONS)
             _Migration(connection).run(step, versions)
     except psycopg.Error as error:
@@ -95,7 +111,7 @@ def _locked(conninfo: str) -> Iterator[None]:
     asks again and again, and the transaction that holds the lock has no snapshot.
     """
     deadline_s = time.monotonic() + MIGRATION_S_MAX
-    with psycopg.connect(conninfo, autocommit=True) as connection:
+    with _connected(conninfo) as connection:
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # under the others, a snapshot stays
         while True:
             with connection.transaction():

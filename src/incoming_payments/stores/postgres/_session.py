@@ -15,8 +15,9 @@ from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.string import TextLoader
 
+from incoming_payments.domain.checks import name_of
 from incoming_payments.errors import ConfigurationError
-from incoming_payments.limits import STORE_STATEMENT_S_MAX
+from incoming_payments.limits import STORE_CONNECTIONS_MAX, STORE_STATEMENT_S_MAX
 from incoming_payments.stores.postgres._steps import Query, Result, statement
 
 BEGIN: Final = statement("BEGIN")
@@ -75,11 +76,17 @@ Conversions.adapters.register_loader("numeric", TextLoader)
 Conversions.adapters.register_loader("uuid", TextLoader)
 
 
-def connection_string(conninfo: str) -> str:
+def connection_string(conninfo: object) -> str:
     """Return `conninfo` with the defaults of this store. Raises `ConfigurationError`.
 
     With several hosts, the default is to connect to a server that accepts writes.
     """
+    if not isinstance(conninfo, str):
+        raise ConfigurationError(
+            f"conninfo must be a connection string of PostgreSQL, such as postgresql://user@host/database, not "
+            f"{name_of(conninfo)}",
+            setting="conninfo",
+        )
     try:
         chosen = conninfo_to_dict(conninfo)
         _check_place(chosen)
@@ -105,6 +112,14 @@ def _check_place(chosen: Mapping[str, object]) -> None:
         raise psycopg.ProgrammingError("@ in the host or the database, or a port that is not a number")
 
 
+def checked_connections(connections: int) -> int:
+    """Return the number of connections of a store. Raises `ConfigurationError` if it is out of its range."""
+    if type(connections) is not int or not 1 <= connections <= STORE_CONNECTIONS_MAX:
+        text = f"connections must be an integer from 1 to {STORE_CONNECTIONS_MAX}, not {connections!r}"
+        raise ConfigurationError(text, setting="connections")
+    return connections
+
+
 def with_password(conninfo: str, password: str) -> str:
     """Return `conninfo` with `password`."""
     return make_conninfo(conninfo, password=password)
@@ -114,9 +129,11 @@ def shown(conninfo: str) -> str:
     """Return the database of a valid `conninfo` for messages: a URL without the password and the settings."""
     chosen = conninfo_to_dict(conninfo)
     user = f"{quote(str(chosen['user']))}@" if "user" in chosen else ""
-    port = f":{chosen['port']}" if "port" in chosen else ""
-    host, database = quote(str(chosen.get("host", "")), safe=","), quote(str(chosen.get("dbname", "")))
-    return f"postgresql://{user}{host}{port}/{database}"
+    hosts, ports = (str(chosen.get(name, "")).split(",") for name in ("host", "port"))
+    # Each host has a port of its own, or all hosts have the same port.
+    places = zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=False)
+    servers = ",".join(quote(host) + (f":{port}" if port else "") for host, port in places)
+    return f"postgresql://{user}{servers}/{quote(str(chosen.get('dbname', '')))}"
 
 
 # The arguments with which psycopg connects. If psycopg prepared the statements of a host, it would deallocate those of

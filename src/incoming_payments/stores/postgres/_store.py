@@ -31,7 +31,7 @@ from incoming_payments.stores.postgres._list import Scan
 from incoming_payments.stores.postgres._nonces import use_nonce
 from incoming_payments.stores.postgres._quotas import AsyncPostgresQuotas, PostgresQuotas
 from incoming_payments.stores.postgres._reindex import PAUSE_S, begin_reindex, find_running, is_quiet, reindex
-from incoming_payments.stores.postgres._session import BEGIN_READ_COMMITTED, connection_string
+from incoming_payments.stores.postgres._session import BEGIN_READ_COMMITTED, checked_connections, connection_string
 from incoming_payments.stores.postgres._steps import Operation
 from incoming_payments.stores.postgres._unpaid import UnpaidCheck
 from incoming_payments.stores.postgres._watchers import Watchers
@@ -44,7 +44,7 @@ def _settings(
 ) -> Settings:
     return Settings(
         conninfo=connection_string(conninfo),
-        connections=connections,
+        connections=checked_connections(connections),
         prepares=prepares,
         reference=checked_member(reference),
         report=None if observer is None else Reporter(observer),
@@ -223,7 +223,7 @@ class AsyncPostgresStore:
     """`PostgresStore` for asyncio: the same database, arguments and errors.
 
     The store connects at the first call, which raises what the constructor of `PostgresStore` raises. One store serves
-    one event loop. A cancelled call may still be committed.
+    one event loop, and raises `StoreUnusable` in another. A cancelled call may still be committed.
     """
 
     def __init__(

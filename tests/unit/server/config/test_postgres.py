@@ -36,6 +36,20 @@ def test_a_url_is_a_database_on_postgresql(folder: Path, scheme: str) -> None:
     assert SECRET not in repr(given.database) + repr(given)
 
 
+@pytest.mark.parametrize(
+    ("servers", "name"),
+    [
+        ("db1,db2", "db1,db2"),
+        ("db1:5433,db2", "db1:5433,db2"),
+        ("db1:5433,db2:5434", "db1:5433,db2:5434"),
+    ],
+)
+def test_the_name_of_several_servers_is_a_url(folder: Path, servers: str, name: str) -> None:
+    """Each server has its port."""
+    given = load_settings(write(folder, f"postgresql://bank:{SECRET}@{servers}/payments")).given
+    assert str(given.database) == f"postgresql://bank@{name}/payments"
+
+
 def test_the_password_may_be_in_a_file(folder: Path) -> None:
     """The password has no end of a line, and may have spaces and quotes. Other users must not read the file."""
     file = folder / "database-password.txt"
@@ -53,12 +67,14 @@ def test_the_password_may_be_in_a_file(folder: Path) -> None:
     assert [text for text in settings.warnings if f"{file}: other users have access" in text]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"a\0b"])
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"a\0b", b"a\nb\n", b"postgresql://bank:a@db/bank\n"])
 def test_a_file_without_a_password_is_refused(folder: Path, content: bytes) -> None:
     """The error names the file."""
     (folder / "empty.txt").write_bytes(content)
     path = write(folder, "postgresql://bank@db.internal/payments", 'password_file = "empty.txt"')
-    with pytest.raises(ConfigurationError, match=r"empty.txt must hold only the password of the role, in UTF-8"):
+    with pytest.raises(
+        ConfigurationError, match=r"empty.txt must hold only the password of the role: one line in UTF-8"
+    ):
         load_settings(path)
 
 
@@ -81,6 +97,23 @@ def test_an_error_about_a_url_shows_no_part_of_it(folder: Path, url: str) -> Non
     assert SECRET not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "database",
+    [
+        f"host=db.internal user=bank password={SECRET} dbname=bank",
+        f"postgresql:/bank:{SECRET}@db.internal/bank",
+        f"Postgresql://bank:{SECRET}@db.internal/bank",
+        f"postgresql+psycopg://bank:{SECRET}@db.internal/bank",
+        f"bank:{SECRET}@db.internal:5432/bank",
+    ],
+)
+def test_another_connection_string_is_no_file_name(folder: Path, database: str) -> None:
+    """`serve` creates no SQLite file with a password in its name, and the error shows none."""
+    with pytest.raises(ConfigurationError, match='or a URL such as "postgresql://user@host/database"') as refused:
+        load_settings(write(folder, database))
+    assert SECRET not in str(refused.value)
+
+
 def test_a_url_needs_psycopg(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the packages to install."""
     path = write(folder, "postgresql://db/bank")
@@ -95,3 +128,18 @@ def test_the_number_of_connections_has_bounds(folder: Path, connections: int) ->
     path = write(folder, "postgresql://db/bank", f"connections = {connections}")
     with pytest.raises(ConfigurationError, match=r"postgres.connections must be an integer from 1 to 1000, not"):
         load_settings(path)
+
+
+def test_the_password_in_place_of_its_file_is_hidden(folder: Path) -> None:
+    """A password may be shorter than every token."""
+    with pytest.raises(ConfigurationError, match=r"password_file: the file \(its name is hidden") as refused:
+        load_settings(write(folder, "postgresql://db/bank", f'password_file = "{SECRET}"'))
+    assert SECRET not in str(refused.value)
+
+
+def test_settings_of_postgresql_for_a_file_are_useless(folder: Path) -> None:
+    """A warning says so."""
+    assert not load_settings(folder / CONFIGURATION).warnings
+    path = write(folder, "payments.sqlite3", "connections = 4")
+    says = "[postgres] has no effect, because database is an SQLite file: remove the settings, or give a URL"
+    assert load_settings(path).warnings == (f"{path}: {says}",)

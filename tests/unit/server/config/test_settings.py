@@ -494,6 +494,7 @@ WRONG: Final = [
             "file:p.sqlite3?mode=memory": 'must be the name of a SQLite file, such as "payments.sqlite3", or a URL',
             "mysql://bank:SECRET@localhost/bank": 'or a URL such as "postgresql://user@host/database"',
             "~/payments.sqlite3": "begins with ~, which serve does not expand: write the whole path",
+            "$DATABASE_URL": "begins with $, which serve does not expand: write the whole path or URL",
             ".": "is the folder ",
             "payments/": "payments: give the name of a file in this folder",
         }.items()

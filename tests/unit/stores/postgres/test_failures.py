@@ -16,7 +16,7 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import CreditId, IncomingPayment
 from incoming_payments.errors import ConfigurationError, StoreUnavailable, StoreUnusable
 from incoming_payments.ports import PaymentStore
-from incoming_payments.stores.postgres import PostgresStore, _errors, _wire, migrate
+from incoming_payments.stores.postgres import AsyncPostgresStore, PostgresStore, _errors, _wire, migrate
 from incoming_payments.testing import a_creation, crediting
 from incoming_payments.testing.steps import check_credits, create, created_under, credit, persistently
 from kits.audited_books import fill, texts
@@ -134,6 +134,22 @@ def test_an_invalid_connection_string_is_refused(conninfo: str) -> None:
     """The error names the setting."""
     with pytest.raises(ConfigurationError, match="conninfo is not a connection string of PostgreSQL"):
         PostgresStore(conninfo)
+
+
+@pytest.mark.parametrize("conninfo", [None, {"host": "db", "password": "SECRET"}])
+def test_a_connection_string_of_another_type_is_refused(conninfo: Any) -> None:
+    """A variable of the environment may be missing. The error shows no value, which may have the password."""
+    with pytest.raises(ConfigurationError, match=r"conninfo must be a connection string of Postgre.* not ") as caught:
+        migrate(conninfo)
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("connections", [0, 1001, "8", True])
+def test_a_wrong_number_of_connections_is_refused(connections: Any) -> None:
+    """Both stores refuse it before they connect."""
+    for store in (PostgresStore, AsyncPostgresStore):
+        with pytest.raises(ConfigurationError, match="connections must be an integer from 1 to 1000, not "):
+            store("host=127.0.0.1 port=1", connections=connections)
 
 
 # --- locks and serialization ---

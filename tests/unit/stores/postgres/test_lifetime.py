@@ -1,5 +1,6 @@
 """The life of a store on PostgreSQL: its end, the garbage collector, forks, and threads that cannot start."""
 
+import asyncio
 import gc
 import runpy
 import subprocess
@@ -49,6 +50,16 @@ def test_a_closed_store_refuses_every_call(database: str) -> None:
         view.run(view.store.close())
         with pytest.raises(StoreUnusable, match="the store is closed"):
             credit(view, id, "wire-1", 1)
+
+
+def test_an_async_store_serves_one_event_loop(database: str) -> None:
+    """In another loop, the store could not replace a lost connection. A call there changes nothing."""
+    with async_view(database) as view:
+        id = create(view)
+        assert isinstance(view.store, AsyncPostgresStore)
+        with pytest.raises(StoreUnusable, match="the store belongs to another event loop"):
+            asyncio.run(view.store.load(id))
+        assert view.load(id).terms.id == id
 
 
 def test_a_forgotten_store_closes_its_connections(database: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from incoming_payments.errors import StoreUnavailable, StoreUnusable
+from incoming_payments.errors import ConfigurationError, StoreUnavailable, StoreUnusable
 from incoming_payments.stores.postgres import PostgresStore, _migrations, migrate
 from incoming_payments.stores.postgres._schema import VERSIONS, Version
 from incoming_payments.testing.steps import check_credits, create, credit, together
@@ -180,12 +180,25 @@ def test_an_unreachable_server_is_unavailable() -> None:
         migrate("host=127.0.0.1 port=1")
 
 
+def test_an_unknown_step_is_refused() -> None:
+    """A misspelt step does not run the steps after."""
+    step: Any = "befor"
+    with pytest.raises(ConfigurationError, match='step must be "before", "after" or "all", not \'befor\''):
+        migrate(server_url(), step)
+
+
 def test_another_encoding_is_refused() -> None:
     """Metadata may have any character."""
     execute(server_url(), "DROP DATABASE IF EXISTS latin")
     execute(server_url(), "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
     database = psycopg.conninfo.make_conninfo(server_url(), dbname="latin")
-    migrate(database)
-    with pytest.raises(StoreUnusable, match="has the encoding LATIN1: create a database with the encoding UTF8"):
+    says = "has the encoding LATIN1: create a database with the encoding UTF8"
+    with pytest.raises(StoreUnusable, match=says):
+        migrate(database)
+    restored = f"SELECT 1 AS id, {VERSIONS[-1].number} AS before, 1 AS after"  # the tables of a backup
+    execute(database, "CREATE SCHEMA incoming_payments")
+    execute(database, f"CREATE TABLE incoming_payments.schema_version AS {restored}")
+    execute(database, "CREATE TABLE incoming_payments.copies AS SELECT 'a' AS source, true AS is_complete")
+    with pytest.raises(StoreUnusable, match=says):
         PostgresStore(database)
     execute(server_url(), "DROP DATABASE latin WITH (FORCE)")
