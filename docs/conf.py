@@ -45,8 +45,10 @@ llms_txt_exclude = ["api/*"]  # their sources only name the classes
 # --- diagrams: an SVG file for each, without a browser and without a network ---
 
 mermaid_cmd = shlex.join([sys.executable, "-m", "mermaidx", "--quiet"])
-mermaid_params = ["--theme", "neutral", "--background", "white"]
+mermaid_params = ["--theme", "neutral"]
 mermaid_output_format = "svg"
+html_static_path = ["_static"]
+html_css_files = ["diagrams.css"]
 
 # --- the API reference ---
 

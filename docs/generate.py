@@ -57,7 +57,7 @@ def state_diagram() -> str:
             for state in row.states or ("[*]",):
                 triggers.setdefault((f"{state}", f"{row.outcome.next}"), []).append(row.trigger)
     edges = [f"    {state} --> {after}: {', '.join(names)}" for (state, after), names in triggers.items()]
-    return "\n".join(["```mermaid", "stateDiagram-v2", *edges, "```"])
+    return "\n".join(["```mermaid", "stateDiagram-v2", "    direction LR", *edges, "```"])
 
 
 def transition_table() -> str:
