@@ -55,7 +55,7 @@ html_css_files = ["diagrams.css"]
 add_module_names = False
 autodoc_default_options = {
     "members": True,
-    "inherited-members": "str,Exception,Generic,Protocol,tuple,RuleBasedStateMachine",
+    "inherited-members": "str,BaseException,Exception,Generic,Protocol,tuple,RuleBasedStateMachine",
 }
 autodoc_member_order = "bysource"
 default_role = "py:obj"  # a name in backticks is a link, if the reference has that name
