@@ -1,12 +1,12 @@
 """The project's sessions. `nox` without arguments runs the session `tests`, as CI does.
 
-nox                      format, lint, types, tests with coverage (also of the docs and examples), and the wheel
+nox                      format, lint, types, tests with coverage (also of docs and examples), the site, and the wheel
 nox -s bench -- NAME     run benchmarks/NAME.py; with --json, the last line has the figures as one JSON object
 nox -s cost              measure the processor time of hostile inputs, and how it grows with their size: [-- --help]
 nox -s crash             kill the service 200 times while it is paid, and check its database: [-- --feed | --help]
 nox -s demo              create and pay an incoming payment between real processes, one of which is killed
 nox -s disk              let syncs fail at random, and check 1,000 disks after power cuts: [-- --images N --seed S]
-nox -s docs              write the generated parts of the docs
+nox -s docs              write the generated parts of the docs, and build them as a site in build/site
 nox -s edge              measure an honest peer's rate behind nginx during attacks: [-- --seconds S --turns N]
 nox -s failover          kill a PostgreSQL primary and promote its standby, 20 times: [-- --rounds N --seed S]
 nox -s fuzz              fuzz the parsers, the verification and the service, a minute for each target: [-- --help]
@@ -45,8 +45,8 @@ def _install(session: nox.Session, *groups: str) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Check format, lint and types, run the tests with coverage, and check the wheel."""
-    _install(session, "tests", "lint", "bench")
+    """Check format, lint and types, run the tests with coverage, build the site of the docs, and check the wheel."""
+    _install(session, "tests", "lint", "bench", "docs")
     session.run("ruff", "format", "--check", *CHECKED)
     session.run("ruff", "check", *CHECKED)
     session.run("mypy", "--strict", *TYPED)
@@ -57,6 +57,7 @@ def tests(session: nox.Session) -> None:
         _run_all_tests(session)
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
+    _build_site(session)
     _check_wheel(session)
 
 
@@ -144,9 +145,22 @@ def disk(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write the generated parts of the docs. A test fails when they are out of date."""
-    session.install("-e", ".")
+    """Write the generated parts of the docs, and build the docs as a site. A test fails when a part is out of date."""
+    session.install("-e", ".[otel,outbound,postgres,prometheus,serve,testing]")
+    session.install(*nox.project.dependency_groups(PYPROJECT, "docs"))
     session.run("python", "docs/generate.py")
+    _build_site(session)
+    print("open build/site/index.html")
+
+
+def _build_site(session: nox.Session) -> None:
+    """Build the docs as a site with warnings as errors, and check every link within the site."""
+    shutil.rmtree("build/site", ignore_errors=True)
+    folders = ["--doctree-dir", "build/doctrees", "docs", "build/site"]
+    session.run(
+        "sphinx-build", "--fail-on-warning", "--keep-going", "--quiet", "--fresh-env", "--jobs", "auto", *folders
+    )
+    session.run("python", "docs/check_site.py", "build/site")
 
 
 @nox.session

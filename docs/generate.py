@@ -49,20 +49,15 @@ def _label(row: Row[Any, Any, Any]) -> str:
     return first.removeprefix("Return whether ").removesuffix(".")
 
 
-def _edges(row: Row[Any, Any, Any], outcome: Move) -> list[str]:
-    """Return the edges of the diagram for `row`, which has `outcome`."""
-    condition = "" if row.condition is always else f" ({_label(row)})".replace("`", "")
-    text = f"{outcome.next}: {row.trigger}{condition} / {', '.join(outcome.events)}"
-    return [f"    {state} --> {text}" for state in row.states or ("[*]",)]
-
-
 def state_diagram() -> str:
-    """Return the rows of the transition table that change a payment, as a Mermaid state diagram."""
-    lines = ["```mermaid", "stateDiagram-v2"]
+    """Return the changes of the state, each with its triggers, as a Mermaid state diagram."""
+    triggers: dict[tuple[str, str], list[str]] = {}
     for row in TABLE:
         if isinstance(row.outcome, Move) and row.outcome is not UNCHANGED:
-            lines += _edges(row, row.outcome)
-    return "\n".join([*lines, "```"])
+            for state in row.states or ("[*]",):
+                triggers.setdefault((f"{state}", f"{row.outcome.next}"), []).append(row.trigger)
+    edges = [f"    {state} --> {after}: {', '.join(names)}" for (state, after), names in triggers.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", "    direction LR", *edges, "```"])
 
 
 def transition_table() -> str:

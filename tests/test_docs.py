@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 import incoming_payments
+from incoming_payments import errors, gnap, ilp
 from incoming_payments.endpoints.open_payments import Request, Response
 from incoming_payments.gnap import AccessRight, AccessToken, AccessTokenInfo, StaticIntrospector
 from incoming_payments.httpsig import PrivateKey, RequestMessage, sign
@@ -310,15 +311,20 @@ def test_framework_page_shows_the_programs() -> None:
 # --- generated parts -------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    """Return the program that writes the generated parts."""
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+def program(name: str) -> ModuleType:
+    """Return a program of the docs as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """Return the program that writes the generated parts."""
+    return program("generate")
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
@@ -434,11 +440,43 @@ def test_links_have_a_target(page: str) -> None:
     assert broken == []
 
 
+def test_broken_links_of_the_site_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The check of the built site names each link without a target, and accepts every other link."""
+    (tmp_path / "api").mkdir()
+    good = '<h2 id="a"></h2><a href="#a"></a><a href="api/b.html#c"></a><a href="https://bank.example/"></a>'
+    (tmp_path / "a.html").write_text(good, "utf-8")
+    (tmp_path / "api" / "b.html").write_text('<img id="c" src="../a.html">', "utf-8")
+    main = program("check_site").main
+    assert main(str(tmp_path)) == 0
+    (tmp_path / "a.html").write_text(good + '<a href="#b"></a><a href="api/b.html#d"></a><img src="no.svg">', "utf-8")
+    capsys.readouterr()
+    assert main(str(tmp_path)) == 1
+    assert capsys.readouterr().out.splitlines() == ["a.html: #b", "a.html: api/b.html#d", "a.html: no.svg"]
+
+
 def test_readme_links_to_every_page() -> None:
     """The README links to every page of the docs, and to every folder of programs."""
     text = PAGES["README.md"].read_text("utf-8")
     missing = [page for page in (*PAGES, "examples", "benchmarks") if page != "README.md" and f"]({page})" not in text]
     assert missing == []
+
+
+def test_index_links_to_every_page() -> None:
+    """The index links to every other page of the docs."""
+    text = PAGES["docs/index.md"].read_text("utf-8")
+    pages = [page.removeprefix("docs/") for page in PAGES if page not in {"README.md", "docs/index.md"}]
+    assert [page for page in pages if f"]({page})" not in text] == []
+
+
+def test_reference_has_every_public_name() -> None:
+    """The API reference names everything that `incoming_payments` exports."""
+    pages = {path.stem: path.read_text("utf-8") for path in ROOT.glob("docs/api/*.rst")}
+    named = set(
+        re.findall(r"^\.\. auto\w+:: (\w+)$", pages["service"] + pages["values"] + pages["ports"], re.MULTILINE)
+    )
+    whole = (errors, gnap, ilp)  # modules of which the reference has everything
+    assert [module for module in whole if f"automodule:: {module.__name__}\n" not in "".join(pages.values())] == []
+    assert [name for name in incoming_payments.__all__ if name not in named.union(*map(vars, whole))] == []
 
 
 def test_pages_hold_no_absolute_path() -> None:
