@@ -87,7 +87,7 @@ def clocks(subject: Subject | None = None, *, large: bool = False) -> Setup:
         _PACKET(name="packet", amount=100, attempts=2 if large else 1),
         HostCredit(name="wire", amount=100, credit_id="wire-1", attempts=2 if large else 1),
         Complete(name="complete", attempts=1),
-        Sweep(name="sweep", attempts=2 if large else 1),
+        Sweep(name="sweep", attempts=1),
         expires=True,
         moments=(_OPEN, _EXPIRED, _LATE) if large else (_OPEN, _EXPIRED),
         offsets=_SKEW,
@@ -117,13 +117,12 @@ def approvals(subject: Subject | None = None, *, large: bool = False) -> Setup:
         "approvals",
         subject,
         _PACKET(name="first", amount=100, sequence=1, is_duplicated=large),
-        _PACKET(name="second", amount=100, sequence=2, attempts=2 if large else 1),
+        _PACKET(name="second", amount=100, sequence=2, attempts=1),
         HostCredit(name="wire", amount=100, credit_id="wire-1", attempts=1),
         *([Complete(name="complete", attempts=1)] if large else []),
         expires=False,
         moments=(_OPEN, _LATE),
         crashes=1,
-        failures=1 if large else 0,
         has_approval=True,
     )
 
@@ -140,7 +139,6 @@ def feed(subject: Subject | None = None, *, large: bool = False) -> Setup:
         feed=True,
         moments=(_OPEN, _EXPIRED),
         crashes=1,
-        failures=1 if large else 0,
     )
 
 

@@ -44,7 +44,7 @@ from incoming_payments.testing.simulation.fixtures import METHODS
 Rows = Mapping[Any, Any]
 _WRITES: Final = (InsertPayment, UpdatePayment, ClaimDeliveries, SettleDelivery, StoreCall)
 _OUTSIDE: Final = (Handle, RequestApproval)  # effects that do not use the store, so the store cannot fail
-_LATER: Final = timedelta(days=1)  # when every lease has ended
+_LATER: Final = timedelta(hours=1)  # when every lease has ended, but no idempotency key
 _LEASES: Final = 16  # more than the number of leases in one call
 
 
