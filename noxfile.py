@@ -8,6 +8,7 @@ nox -s demo              create and pay an incoming payment between real process
 nox -s disk              let syncs fail at random, and check 1,000 disks after power cuts: [-- --images N --seed S]
 nox -s docs              write the generated parts of the docs, and build them as a site in build/site
 nox -s edge              measure an honest peer's rate behind nginx during attacks: [-- --seconds S --turns N]
+nox -s explore           visit every state of small scenarios, with each order and each crash: [-- --help]
 nox -s failover          kill a PostgreSQL primary and promote its standby, 20 times: [-- --rounds N --seed S]
 nox -s fuzz              fuzz the parsers, the verification and the service, a minute for each target: [-- --help]
 nox -s interop           cross-check signatures with other implementations: [-- --rounds N --seed N]
@@ -214,6 +215,13 @@ def edge(session: nox.Session) -> None:
     """Attack `serve` behind nginx, and print the rate of an honest peer: `nox -s edge [-- --seconds S --turns N]`."""
     _install(session, "tests")
     session.run("python", "-m", "campaigns.edge.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
+def explore(session: nox.Session) -> None:
+    """Run the flows in every order, with a crash at every effect: `nox -s explore [-- --path PATH --faults]`."""
+    _install(session, "tests")
+    session.run("python", "-m", "campaigns.explore.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session
