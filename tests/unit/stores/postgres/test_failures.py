@@ -352,7 +352,25 @@ def test_a_server_that_accepts_no_writes_is_left(
             execute(server_url(), f"ALTER DATABASE {name} SET default_transaction_read_only = on")
             end_connections(database)
             for call in (partial(store.load, id), lambda: create(store), partial(credit, store, id, "wire-1", 1)):
-                with pytest.raises(StoreUnavailable, match=r"accepts no writes|read-only"):
+                with pytest.raises(
+                    StoreUnavailable, match=r"(accepts no writes|read-only).*, or connect to the primary"
+                ):
                     call()
         execute(server_url(), f"ALTER DATABASE {name} RESET default_transaction_read_only")
         assert credit(store, id, "wire-1", 1).received.value == 1
+
+
+def test_a_server_that_accepts_no_connection(
+    opened: PaymentStore, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the two causes for which there is no free connection."""
+    id, name = create(opened), psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    monkeypatch.setattr(_errors, "STORE_BUSY_S_MAX", 0.5)
+    execute(server_url(), f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    try:
+        execute(server_url(), f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")  # noqa: S608
+        with pytest.raises(StoreUnavailable, match="does not answer, or other calls use all connections"):
+            opened.load(id)
+    finally:
+        execute(server_url(), f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    assert persistently(partial(opened.load, id)).terms.id == id
