@@ -175,9 +175,12 @@ def test_fault_is_found_by_a_kill_at_one_step(faults: str, kinds: set[str], tmp_
 
 
 @pytest.mark.parametrize(
-    ("faults", "kind"),
-    [("answer_before_commit", "fulfilled money is credited"), ("random_credit_ids", "no credit without its packet")],
+    ("faults", "kinds"),
+    [
+        ("answer_before_commit", {"fulfilled money is credited", "an answered payment exists"}),
+        ("random_credit_ids", {"no credit without its packet"}),
+    ],
 )
-def test_fault_is_found_by_the_campaign(faults: str, kind: str, tmp_path: Path) -> None:
-    """Two kills at random times are enough to find each of these faults."""
-    assert kind in run_campaign(tmp_path, kills=2, seed=3, faults=[faults]).kinds
+def test_fault_is_found_by_the_campaign(faults: str, kinds: set[str], tmp_path: Path) -> None:
+    """Two kills at random times are enough to find each of these faults, by one of the promises that it breaks."""
+    assert kinds & run_campaign(tmp_path, kills=2, seed=3, faults=[faults]).kinds

@@ -1,5 +1,6 @@
 """Short failover campaigns find nothing in the stores, and find a store that acknowledges too early."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from campaigns.postgres.failover import CANCEL, ROUNDS, run_campaign
@@ -19,20 +20,19 @@ def test_a_failover_loses_and_doubles_no_acknowledged_credit(tmp_path: Path) -> 
 
 
 def test_a_store_that_acknowledges_what_a_plain_read_finds_loses_credits(tmp_path: Path) -> None:
-    stores = ["trusts_reads"] * 2
-    _, report = run_campaign(tmp_path, rounds=1, seed=1, stores=stores, first=ROUNDS.index(CANCEL))
-
-    assert report.kinds >= {"no acknowledged credit is lost", "the history is linearizable"}
+    expected = {"no acknowledged credit is lost", "the history is linearizable"}
+    assert any(expected <= kinds for kinds in _kinds_found(tmp_path, "trusts_reads"))
 
 
 def test_a_relay_that_sends_before_the_commit_is_found(tmp_path: Path) -> None:
-    """After the failover lost a claim, a relay claims again, mostly with other events."""
-    stores, first = [EARLY] * 2, ROUNDS.index(CANCEL)
+    """A claim that the failover lost is made again, mostly with other events."""
+    assert any(kinds == {"each event arrives as it was claimed"} for kinds in _kinds_found(tmp_path, EARLY))
 
-    def finds(seed: int) -> bool:
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        _, report = run_campaign(folder, rounds=1, seed=seed, stores=stores, first=first)
-        return report.kinds == {"each event arrives as it was claimed"}
 
-    assert any(finds(seed) for seed in range(1, 6))
+def _kinds_found(folder: Path, store: str) -> Iterator[set[str]]:
+    """Yield the promises that `store` breaks in each of some campaigns of one round, in which commits are cancelled."""
+    for seed in range(1, 7):
+        own = folder / str(seed)
+        own.mkdir()
+        _, report = run_campaign(own, rounds=1, seed=seed, stores=[store] * 2, first=ROUNDS.index(CANCEL))
+        yield report.kinds
