@@ -65,24 +65,19 @@ def tests(session: nox.Session) -> None:
 def _run_all_tests(session: nox.Session) -> None:
     """Run the tests, three parts at a time, because many tests wait. The parts that take longest come first."""
     folders = [str(path) for path in (*Path("tests/campaigns").iterdir(), *Path("tests/unit").iterdir())]
-    long = [
-        "tests/unit/stores/postgres",
+    alone = [
         "tests/unit/server",
+        "tests/unit/stores/sqlite",
+        "tests/unit/stores/postgres",
+        "tests/campaigns/crash",
+        "tests/unit/outbound",
         "tests/campaigns/postgres",
         "tests/campaigns/cost",
-        "tests/campaigns/crash",
-        "tests/unit/stores/sqlite",
-        "tests/unit/outbound",
     ]
     stores = [str(path) for path in Path("tests/unit/stores").glob("test_*.py")]
-    others = [folder for folder in folders if folder not in {*long, "tests/unit/stores"} and _has_tests(folder)]
-    parts = [[folder] for folder in long]
-    parts += [
-        ["src", "tests/kits"],
-        [*map(str, Path("tests").glob("test_*.py"))],
-        [*stores, *others[::2]],
-        others[1::2],
-    ]
+    others = [folder for folder in folders if folder not in {*alone, "tests/unit/stores"} and _has_tests(folder)]
+    parts = [[alone[0]], [*stores, *others[::2]], others[1::2], *([folder] for folder in alone[1:])]
+    parts += [[*map(str, Path("tests").glob("test_*.py"))], ["src", "tests/kits"]]
     command = [str(Path(session.bin) / "python"), "-m", "coverage", "run", "-m", "pytest"]
     env = {**os.environ, "PATH": os.pathsep.join([session.bin, os.environ["PATH"]])}
 

@@ -205,6 +205,14 @@ def test_target_of_an_incomplete_copy_is_refused(file: Path, url: str) -> None:
     assert compare(file, url) == []
 
 
+def test_table_of_several_batches_is_copied_whole(file: Path, url: str) -> None:
+    with SqliteStore(file) as store:
+        id = create(store, a_creation(limit=100))
+    multiply(file, id, 1_100)
+    copy_to_postgres(file, url)
+    assert compare(file, url) == []
+
+
 def test_copy_that_was_killed_at_any_moment_continues(file: Path, url: str) -> None:
     """A process is killed at random points and started again, and no row is missing, twice or changed."""
     with SqliteStore(file) as store:

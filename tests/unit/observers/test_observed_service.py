@@ -217,10 +217,13 @@ def test_store_decides_about_readiness(
     assert (record.exc_info[0] if record.exc_info else None) is error
 
 
-def test_failed_readiness_checks_are_logged_at_a_limited_rate(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [StoreUnavailable("locked"), ZeroDivisionError()])
+def test_failed_readiness_checks_are_logged_at_a_limited_rate(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     """Checks arrive every second, and must not fill the disk."""
     observed = Observed("sync")
-    observed.kit.replace(store=Raising(StoreUnavailable("locked")))
+    observed.kit.replace(store=Raising(error))
     service = observed.service
     assert not any(service.is_ready() for _ in range(LOGGED_A_MINUTE_MAX + 5))
     assert len(caplog.records) == LOGGED_A_MINUTE_MAX
