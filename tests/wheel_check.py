@@ -17,10 +17,12 @@ OPTIONAL = [
     "prometheus_client", "psycopg", "psycopg_pool", "pytest", "starlette", "uvicorn", "yarl",
 ]  # fmt: skip
 MAY_NEED_MORE = (  # modules, and packages of modules, that may import an optional dependency
-    "incoming_payments.outbound._aiohttp",
+    "incoming_payments.audit._postgres",
+    "incoming_payments.copying",
     "incoming_payments.hosts.",
     "incoming_payments.observers.otel",
     "incoming_payments.observers.prometheus",
+    "incoming_payments.outbound._aiohttp",
     "incoming_payments.server.protocol",
     "incoming_payments.stores.postgres",
     "incoming_payments.testing.",
