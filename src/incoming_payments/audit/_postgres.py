@@ -5,6 +5,8 @@ table is one cursor on the server, in the order of its primary key. So the audit
 row once.
 """
 
+# ruff: noqa: S608 - the names of tables and columns are constants
+
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -72,7 +74,7 @@ _SMALL_TABLES: Final = (
 )
 # A place before the first payment is the smallest UUID. `SettingsRow` has an empty text for it, as in SQLite.
 _PLACE: Final = "coalesce(nullif({0}::text, '00000000-0000-0000-0000-000000000000'), left({0}::text, 0))"
-_SELECT_SETTINGS: Final = f"SELECT reference, {_PLACE.format('reindexed_to')}, 0, 0 FROM incoming_payments.settings"  # noqa: S608
+_SELECT_SETTINGS: Final = f"SELECT reference, {_PLACE.format('reindexed_to')}, 0, 0 FROM incoming_payments.settings"
 _HAS_PAYMENT: Final = "SELECT count(*) FROM incoming_payments.payments WHERE id = %s::uuid"
 _COLUMNS: Final = {
     "id": "id::text",
@@ -97,9 +99,9 @@ def _columns(names: Iterable[str]) -> str:
 
 
 _OF_CONSUMERS: Final = _columns(ConsumerRow._fields)
-_SELECT_CONSUMERS: Final = f"SELECT {_OF_CONSUMERS} FROM incoming_payments.consumers ORDER BY name"  # noqa: S608
+_SELECT_CONSUMERS: Final = f"SELECT {_OF_CONSUMERS} FROM incoming_payments.consumers ORDER BY name"
 _OF_PAYMENTS: Final = _columns((*PaymentRow._fields, *DerivedRow._fields))
-_SELECT_PAYMENTS: Final = f"SELECT {_OF_PAYMENTS} FROM incoming_payments.payments ORDER BY payments.id"  # noqa: S608
+_SELECT_PAYMENTS: Final = f"SELECT {_OF_PAYMENTS} FROM incoming_payments.payments ORDER BY payments.id"
 _PAYMENT_COLUMNS: Final = len(PaymentRow._fields)
 _SELECT_EVENTS: Final = (
     "SELECT e.payment_id::text, e.version, e.kind, e.at, e.received_amount::text, e.credit_id, e.peer, "
@@ -118,7 +120,7 @@ _SELECT_KEYS: Final = (
 )
 _VERSION: Final = "(SELECT version FROM incoming_payments.payments WHERE id = payment_id)"
 _SELECT_STREAMS: Final = (
-    f"SELECT consumer, payment_id::text, {_VERSION}, {_columns(StreamRow._fields)} "  # noqa: S608
+    f"SELECT consumer, payment_id::text, {_VERSION}, {_columns(StreamRow._fields)} "
     "FROM incoming_payments.streams ORDER BY consumer, streams.payment_id"
 )
 _COUNT_EVENTS: Final = (
@@ -127,7 +129,7 @@ _COUNT_EVENTS: Final = (
 )
 _CREDITED: Final = "AND kind = 'credited'"
 _SELECT_DELIVERIES: Final = (
-    f"SELECT consumer, payment_id::text, {_VERSION}, {_columns(DeliveryRow._fields[:-2])}, "  # noqa: S608
+    f"SELECT consumer, payment_id::text, {_VERSION}, {_columns(DeliveryRow._fields[:-2])}, "
     f"{_COUNT_EVENTS.format('')}, {_COUNT_EVENTS.format(_CREDITED)} "
     "FROM incoming_payments.deliveries AS d ORDER BY consumer, d.payment_id, first_version"
 )

@@ -1,6 +1,7 @@
-"""What the audit reads from a database: rows of the classes of `_history`, `_metadata` and `_rules`, in order of keys.
+"""The rows that the audit reads from a database, ordered by their keys.
 
-`_sqlite` and `_postgres` read these rows. The rules and the passes are the same for both.
+`_history`, `_metadata` and `_rules` define the rows, and `_sqlite` and `_postgres` read them. The rules and the passes are
+the same for both.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,7 +51,7 @@ class Snapshot(Protocol):
         """Return the events after the version `after` in order, each with the credit that it names."""
 
     def counts(self, id: str) -> tuple[int, int]:
-        """Return the numbers of all events and credits of a payment whose events have been read."""
+        """Return how many events and credits a payment has. The caller has read all of its events before."""
 
     def check_columns(self, payment: PaymentRow, columns: Any, settings: SettingsRow | None) -> None:
         """Raise `Contradiction` unless the columns that only this database has follow from the payment.

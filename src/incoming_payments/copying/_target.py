@@ -1,5 +1,7 @@
 """The PostgreSQL side of a copy."""
 
+# ruff: noqa: S608 - the names of tables are constants
+
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +37,7 @@ _INSERT_COPY: Final = (
 )
 _WRITE_PLACE: Final = "UPDATE incoming_payments.copies SET place = %s WHERE copy_id = %s"
 _COMPLETE: Final = "UPDATE incoming_payments.copies SET is_complete = true WHERE copy_id = %s"
-_HAVE_NO_ROWS: Final = (f"NOT EXISTS (SELECT 1 FROM incoming_payments.{table.name})" for table in TABLES)  # noqa: S608
+_HAVE_NO_ROWS: Final = (f"NOT EXISTS (SELECT 1 FROM incoming_payments.{table.name})" for table in TABLES)
 # The name is that of `stores.postgres._session`. A copy has another one, because two copies may run at a time.
 _IS_OPEN: Final = (
     "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "

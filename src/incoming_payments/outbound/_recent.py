@@ -1,4 +1,4 @@
-"""What a process remembers about tokens: recent answers, and the tokens that were active lately."""
+"""The memory of a process about tokens: recent introspection answers, and the tokens that were active lately."""
 
 import threading
 from collections.abc import Hashable

@@ -80,7 +80,7 @@ def expiry(subject: Subject | None = None, *, large: bool = False) -> Setup:
 
 
 def clocks(subject: Subject | None = None, *, large: bool = False) -> Setup:
-    """The same requests in two processes whose clocks differ."""
+    """The same requests in two processes. Their clocks differ."""
     return _setup(
         "clocks",
         subject,

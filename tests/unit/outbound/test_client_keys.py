@@ -230,7 +230,7 @@ def test_full_cache_keeps_the_clients_with_keys(keys: Lookups, peer: Peer, monke
 
 
 def test_full_cache_remembers_failed_fetches(keys: Lookups, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When other clients have filled the cache, two clients whose fetches fail do not cause one fetch after another."""
+    """Other clients have filled the cache. Two clients with failing servers then cause one fetch each, and not more."""
     monkeypatch.setattr(_documents, "DOCUMENTS_MAX", 3)
     for name in "abc":
         keys.find(client(peer, f"/{name}"), "old")

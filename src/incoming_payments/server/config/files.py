@@ -85,7 +85,7 @@ class Files:
     def read(self, name: str, denied: int, *, secret_chars_min: int = PEER_TOKEN_CHARS_MIN) -> bytes:
         """Return the content of a file. A file with one of the mode bits `denied` gets a warning.
 
-        A missing file whose name has fewer characters than `secret_chars_min` is named in the error.
+        The error for a missing file shows its name only if the name is shorter than `secret_chars_min`.
         """
         path = self.folder / name
         hint = " (serve does not expand ~: write the whole path)" if name.startswith("~") else ""

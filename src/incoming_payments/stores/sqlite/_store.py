@@ -74,7 +74,7 @@ class SqliteStore(_Store):
       cannot be read. Repeat the same call later.
     - `StoreStopped`: a write to the disk failed, or the files were removed, replaced or shortened. After that, the
       store refuses every call, in every process that has the file open. End these processes and start again, and then
-      repeat the call, whose change may be on the disk. The store calls `on_stop` once with this error, in any thread,
+      repeat the call: its change may be on the disk. The store calls `on_stop` once with this error, in any thread,
       so that a program can end.
     - `StoreUnusable`: the file is not a database, belongs to another application, has another schema version, lacks a
       table or is damaged, or the store is closed.

@@ -368,7 +368,7 @@ def test_a_connection_cut_in_commit_acknowledges_once(database: str, open_store:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[OwnServer]:
-    """Yield a server whose settings the tests change."""
+    """Yield a server. The tests change its settings."""
     with OwnServer() as server:
         migrate(server.url)
         yield server
