@@ -1,7 +1,7 @@
 """The rows that the audit reads from a database, ordered by their keys.
 
-`_history`, `_metadata` and `_rules` define the rows, and `_sqlite` and `_postgres` read them. The rules and the passes are
-the same for both.
+`_history`, `_metadata` and `_rules` define the rows, and `_sqlite` and `_postgres` read them. The rules and the passes
+are the same for both.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
