@@ -90,7 +90,10 @@ def _check(records: Sequence[Record], rest: Rest, rng: random.Random, folder: Pa
     try:
         with closing(sqlite3.connect(folder / DATABASE)) as connection:
             problems = connection.execute("PRAGMA integrity_check").fetchall()
-            there = {credit for (credit,) in connection.execute("SELECT credit_id FROM credits")}
+            # A power cut before the schema was written leaves no table, and nothing is acknowledged yet.
+            has_table = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'credits'").fetchone()
+            rows = connection.execute("SELECT credit_id FROM credits") if has_table else ()
+            there = {credit for (credit,) in rows}
     except sqlite3.Error as error:
         return [f"{name}: {error}"]
     lost = set(_acknowledged(records)) - there
