@@ -100,15 +100,46 @@ def _check_wheel(session: nox.Session) -> None:
     session.install(*nox.project.dependency_groups(PYPROJECT, "wheel"))
     folder = Path(session.create_tmp()).resolve()
     shutil.rmtree(folder / "dist", ignore_errors=True)
-    shutil.rmtree(folder / "fresh", ignore_errors=True)
     session.run("python", "-m", "build", "--wheel", "--outdir", str(folder / "dist"))
     [wheel] = (folder / "dist").glob("*.whl")
-    session.run("python", "-m", "venv", str(folder / "fresh"))
+    _use_wheel(session, "python", wheel)
+
+
+def _use_wheel(session: nox.Session, interpreter: str, wheel: Path) -> None:
+    """Install the wheel into a fresh environment of this Python, and use it there from another folder."""
+    folder = wheel.parent.parent
+    shutil.rmtree(folder / "fresh", ignore_errors=True)
+    session.run(interpreter, "-m", "venv", str(folder / "fresh"), external=True)
     python = str(folder / "fresh" / ("Scripts" if os.name == "nt" else "bin") / "python")
     session.run(python, "-m", "pip", "install", "--quiet", str(wheel), external=True)
     check = Path("tests/wheel_check.py").resolve()
     with session.chdir(folder):
         session.run(python, "-W", "error", "-I", str(check), external=True)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Build the files of a release in `dist`, check them, and use the wheel on each supported Python that is here."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "wheel", "release"))
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run("python", "-m", "build")  # the wheel is built from the source archive
+    [wheel] = Path("dist").resolve().glob("*.whl")
+    session.run("twine", "check", "--strict", *map(str, Path("dist").iterdir()))
+    session.run("check-wheel-contents", str(wheel))
+    for python in nox.project.python_versions(PYPROJECT):
+        _use_release(session, python, wheel)
+
+
+def _use_release(session: nox.Session, python: str, wheel: Path) -> None:
+    interpreter = f"python{python}"
+    try:
+        session.run(interpreter, "--version", external=True, silent=True)
+    except CommandFailed:
+        session.warn(f"Python {python} is not here: only the wheels that it needs are looked up")
+        target = [f"--python-version={python}", "--only-binary=:all:", "--dry-run", f"--target={session.create_tmp()}"]
+        session.run("python", "-m", "pip", "install", "--quiet", *target, f"{wheel}[serve,postgres]", "psycopg[binary]")
+    else:
+        _use_wheel(session, interpreter, wheel)
 
 
 @nox.session
