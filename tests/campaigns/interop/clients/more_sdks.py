@@ -72,8 +72,8 @@ FLIQA: Final = Client(
         "get": needs(lambda account: _fliqa(account, "GET", account.payment), _NOT_FOUND),
         "create over http": Case(
             build=lambda account: _fliqa_create(account, over_http=True),
-            default=_NOT_FOUND,
-            tuned=(401, "content_length_mismatch"),
+            default=(400, "incomplete_body"),
+            tuned=(400, "incomplete_body"),
             note="without TLS, the HTTP client of the JDK asks for HTTP/2 with `Upgrade`, and `serve` does not read "
             "the body of such a request. Use https with a [proxy](production.md), as in production",
         ),
