@@ -17,8 +17,9 @@ from typing import Any
 from attrs import evolve
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # `attacks` is a package of the tests
-sys.path.append(str(Path(__file__).resolve().parent))  # for `openapi`
+sys.path.append(str(Path(__file__).resolve().parent))  # for the modules beside this one
 
+import compatibility
 import openapi
 
 from campaigns.attacks.everything import all_rows
@@ -254,6 +255,10 @@ PARTS = {
     "nginx": nginx_configuration,
     "systemd": systemd_unit,
     "postgres update": postgres_update,
+    "clients": compatibility.clients_table,
+    "refusals by default": compatibility.refusals_by_default,
+    "difficulties": compatibility.difficulties,
+    "client sources": compatibility.sources,
 }
 
 

@@ -43,7 +43,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "invalid_content_length": (400, "`Content-Length` is not a number of bytes"),
     "incomplete_body": (
         400,
-        "the body ended too early, or other code of the host has read it: see the log of the host",
+        "the body ended too early, the request has `Upgrade`, or other code has read the body: see the log of the host",
     ),
     "unexpected_body": (400, "a body where none belongs"),
     "not_found": (404, "another path"),

@@ -581,6 +581,24 @@ def test_conformance_page_names_existing_tests() -> None:
     assert [name for name in sorted(named) if f"def {name}(" not in source] == []
 
 
+def test_contract_page_names_a_test_or_a_decision_in_each_row() -> None:
+    """Each row has a number of its own, and tests that exist, or a link. The test of links checks the anchors."""
+    rows = re.findall(r"^\| ([\d.]+) \| (.+) \| (.+) \|$", PAGES["docs/contract.md"].read_text("utf-8"), re.MULTILINE)
+    numbers = [tuple(map(int, number.split("."))) for number, _, _ in rows]
+    assert len(rows) > 70
+    assert {number[0] for number in numbers} == set(range(1, 10))
+    assert numbers == sorted(set(numbers))
+    assert [number for number, _, cell in rows if "::" not in cell and "](" not in cell] == []
+    named = {tuple(name.split("::")) for _, _, cell in rows for name in re.findall(r"`([\w/]+\.py::\w+)`", cell)}
+    assert [name for name in sorted(named) if name[1] not in functions(ROOT / "tests" / "unit" / name[0])] == []
+
+
+def functions(path: Path) -> set[str]:
+    """Return the names of the functions in a module."""
+    module = ast.parse(path.read_text("utf-8"))
+    return {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
+
+
 def test_recipes_name_existing_files() -> None:
     """Every path on the page about extending exists, except the files that the reader adds."""
     text = PAGES["docs/extending.md"].read_text("utf-8")
