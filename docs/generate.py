@@ -28,7 +28,6 @@ from incoming_payments.httpsig.explain import HYPOTHESES, explain
 from incoming_payments.ilp import receive
 from incoming_payments.observers import instruments
 from incoming_payments.observers.log import LogEvent
-from incoming_payments.ports import RequestAnswered
 from incoming_payments.server.config.setting import REQUIRED, Setting, toml
 from incoming_payments.server.config.tables import TABLES
 
@@ -215,8 +214,7 @@ def metric_table() -> str:
     """Return the metrics of the observers."""
     lines = ["| OpenTelemetry | Prometheus | labels | meaning |", "|---|---|---|---|"]
     for kind, (name, text) in instruments.DURATIONS.items():
-        labels = instruments.HTTP_LABELS if kind is RequestAnswered else (instruments.OUTCOME,)
-        shown = ", ".join(f"`{label}`" for label in labels)
+        shown = ", ".join(f"`{label}`" for label in instruments.LABELS[kind])
         lines.append(f"| `{name}` (s) | `{name.replace('.', '_')}_seconds` | {shown} | {text} |")
     for name, text in (instruments.BATCH_SIZE, instruments.DEGRADED):
         lines.append(f"| `{name}` | `{name.replace('.', '_')}` | | {text} |")
