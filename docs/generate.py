@@ -221,6 +221,11 @@ def metric_table() -> str:
     return "\n".join(lines)
 
 
+def security_policy() -> str:
+    """Return `SECURITY.md` without its heading, with links from the folder of the docs."""
+    return (ROOT / "SECURITY.md").read_text("utf-8").partition("\n\n")[2].replace("](docs/", "](").rstrip()
+
+
 PARTS = {
     "state diagram": state_diagram,
     "transitions": transition_table,
@@ -235,6 +240,7 @@ PARTS = {
     "settings": settings_table,
     "log events": event_table,
     "metrics": metric_table,
+    "security policy": security_policy,
     "nginx": nginx_configuration,
     "systemd": systemd_unit,
     "postgres store": postgres_store,
