@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import yaml
 from attrs import evolve
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # `attacks` is a package of the tests
@@ -221,6 +222,18 @@ def metric_table() -> str:
     return "\n".join(lines)
 
 
+def alert_table() -> str:
+    """Return the alerts of Prometheus, with the reason for each threshold."""
+    [group] = yaml.safe_load((DOCS / "prometheus-rules.yml").read_text("utf-8"))["groups"]
+    lines = ["| alert | severity | why this threshold |", "|---|---|---|"]
+    for rule in group["rules"]:
+        told = rule["annotations"]
+        lines.append(
+            f"| [`{rule['alert']}`](incidents.md#{told['steps']}) | {rule['labels']['severity']} | {told['why']} |"
+        )
+    return "\n".join(lines)
+
+
 def security_policy() -> str:
     """Return `SECURITY.md` without its heading, with links from the folder of the docs."""
     return (ROOT / "SECURITY.md").read_text("utf-8").partition("\n\n")[2].replace("](docs/", "](").rstrip()
@@ -240,6 +253,7 @@ PARTS = {
     "settings": settings_table,
     "log events": event_table,
     "metrics": metric_table,
+    "alerts": alert_table,
     "security policy": security_policy,
     "nginx": nginx_configuration,
     "systemd": systemd_unit,
