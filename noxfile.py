@@ -38,6 +38,10 @@ nox.options.error_on_missing_interpreters = True
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 CHECKED = ["src", "tests", "examples", "benchmarks", "noxfile.py"]
 TYPED = ["src", "tests", "examples", "benchmarks"]
+BUILD_SITE = [
+    *("sphinx-build", "--fail-on-warning", "--keep-going", "--quiet", "--fresh-env", "--jobs", "auto"),
+    *("--doctree-dir", "build/doctrees", "docs", "build/site"),
+]
 
 
 def _install(session: nox.Session, *groups: str) -> None:
@@ -50,20 +54,19 @@ def tests(session: nox.Session) -> None:
     _install(session, "tests", "lint", "bench", "docs")
     session.run("ruff", "format", "--check", *CHECKED)
     session.run("ruff", "check", *CHECKED)
-    session.run("mypy", "--strict", *TYPED)
     session.run("coverage", "erase")
-    if session.posargs:
-        session.run("coverage", "run", "-m", "pytest", *session.posargs)
-    else:
-        _run_all_tests(session)
+    shutil.rmtree("build/site", ignore_errors=True)
+    pytest = ["coverage", "run", "-m", "pytest"]
+    parts = [[*pytest, *session.posargs]] if session.posargs else [[*pytest, *part] for part in _parts_of_tests()]
+    _run_side_by_side(session, [*parts, ["mypy", "--strict", *TYPED], BUILD_SITE])
+    session.run("python", "docs/check_site.py", "build/site")
     session.run("coverage", "combine", "--quiet")
     session.run("coverage", "report")
-    _build_site(session)
     _check_wheel(session)
 
 
-def _run_all_tests(session: nox.Session) -> None:
-    """Run the tests, three parts at a time, because many tests wait. The parts that take longest come first."""
+def _parts_of_tests() -> list[list[str]]:
+    """Return parts of the tests that take minutes each, the longest first."""
     folders = [str(path) for path in (*Path("tests/campaigns").iterdir(), *Path("tests/unit").iterdir())]
     alone = [
         "tests/unit/server",
@@ -78,17 +81,22 @@ def _run_all_tests(session: nox.Session) -> None:
     others = [folder for folder in folders if folder not in {*alone, "tests/unit/stores"} and _has_tests(folder)]
     parts = [[alone[0]], [*stores, *others[::2]], others[1::2], *([folder] for folder in alone[1:])]
     parts += [[*map(str, Path("tests").glob("test_*.py"))], ["src", "tests/kits"]]
-    command = [str(Path(session.bin) / "python"), "-m", "coverage", "run", "-m", "pytest"]
+    return [sorted(part) for part in parts]
+
+
+def _run_side_by_side(session: nox.Session, commands: list[list[str]]) -> None:
+    """Run all commands, three at a time, because many tests wait. Print what each has printed when it ends."""
     env = {**os.environ, "PATH": os.pathsep.join([session.bin, os.environ["PATH"]])}
 
-    def run(part: list[str]) -> bool:
-        done = subprocess.run([*command, *sorted(part)], capture_output=True, text=True, env=env, check=False)  # noqa: S603
-        print(f"{' '.join(part)}:\n{done.stdout}{done.stderr}", flush=True)
+    def run(command: list[str]) -> bool:
+        line = [str(Path(session.bin) / command[0]), *command[1:]]
+        done = subprocess.run(line, capture_output=True, text=True, env=env, check=False)  # noqa: S603
+        print(f"{' '.join(command)}:\n{done.stdout}{done.stderr}", flush=True)
         return done.returncode == 0
 
     with ThreadPoolExecutor(3) as executor:
-        if not all(list(executor.map(run, parts))):
-            session.error("tests have failed")
+        if not all(list(executor.map(run, commands))):
+            session.error("a command has failed")
 
 
 def _has_tests(path: str) -> bool:
@@ -100,15 +108,46 @@ def _check_wheel(session: nox.Session) -> None:
     session.install(*nox.project.dependency_groups(PYPROJECT, "wheel"))
     folder = Path(session.create_tmp()).resolve()
     shutil.rmtree(folder / "dist", ignore_errors=True)
-    shutil.rmtree(folder / "fresh", ignore_errors=True)
     session.run("python", "-m", "build", "--wheel", "--outdir", str(folder / "dist"))
     [wheel] = (folder / "dist").glob("*.whl")
-    session.run("python", "-m", "venv", str(folder / "fresh"))
+    _use_wheel(session, "python", wheel)
+
+
+def _use_wheel(session: nox.Session, interpreter: str, wheel: Path) -> None:
+    """Install the wheel into a fresh environment of this Python, and use it there from another folder."""
+    folder = wheel.parent.parent
+    shutil.rmtree(folder / "fresh", ignore_errors=True)
+    session.run(interpreter, "-m", "venv", str(folder / "fresh"), external=True)
     python = str(folder / "fresh" / ("Scripts" if os.name == "nt" else "bin") / "python")
     session.run(python, "-m", "pip", "install", "--quiet", str(wheel), external=True)
     check = Path("tests/wheel_check.py").resolve()
     with session.chdir(folder):
         session.run(python, "-W", "error", "-I", str(check), external=True)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Build the files of a release in `dist`, check them, and use the wheel on each supported Python that is here."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "wheel", "release"))
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run("python", "-m", "build")  # the wheel is built from the source archive
+    [wheel] = Path("dist").resolve().glob("*.whl")
+    session.run("twine", "check", "--strict", *map(str, Path("dist").iterdir()))
+    session.run("check-wheel-contents", str(wheel))
+    for python in nox.project.python_versions(PYPROJECT):
+        _use_release(session, python, wheel)
+
+
+def _use_release(session: nox.Session, python: str, wheel: Path) -> None:
+    interpreter = f"python{python}"
+    try:
+        session.run(interpreter, "--version", external=True, silent=True)
+    except CommandFailed:
+        session.warn(f"Python {python} is not here: only the wheels that it needs are looked up")
+        target = [f"--python-version={python}", "--only-binary=:all:", "--dry-run", f"--target={session.create_tmp()}"]
+        session.run("python", "-m", "pip", "install", "--quiet", *target, f"{wheel}[serve,postgres]", "psycopg[binary]")
+    else:
+        _use_wheel(session, interpreter, wheel)
 
 
 @nox.session
@@ -152,10 +191,7 @@ def docs(session: nox.Session) -> None:
 def _build_site(session: nox.Session) -> None:
     """Build the docs as a site with warnings as errors, and check every link within the site."""
     shutil.rmtree("build/site", ignore_errors=True)
-    folders = ["--doctree-dir", "build/doctrees", "docs", "build/site"]
-    session.run(
-        "sphinx-build", "--fail-on-warning", "--keep-going", "--quiet", "--fresh-env", "--jobs", "auto", *folders
-    )
+    session.run(*BUILD_SITE)
     session.run("python", "docs/check_site.py", "build/site")
 
 

@@ -3,8 +3,11 @@
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
 """
 
+import ast
 import itertools
+import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -29,7 +32,7 @@ from incoming_payments.ilp import receive
 from incoming_payments.observers import instruments
 from incoming_payments.observers.log import LogEvent
 from incoming_payments.ports import RequestAnswered
-from incoming_payments.server.config.setting import REQUIRED, Setting, toml
+from incoming_payments.server.config.setting import REQUIRED, Setting, TableOf, toml
 from incoming_payments.server.config.tables import TABLES
 
 DOCS = Path(__file__).resolve().parent
@@ -157,25 +160,36 @@ def systemd_unit() -> str:
     return f"```ini\n{(ROOT / 'docs' / 'incoming-payments.service').read_text('utf-8')}```"
 
 
-def postgres_store() -> str:
-    """Return the example of a store on PostgreSQL."""
-    return f"```python\n{(ROOT / 'examples' / 'postgres_store.py').read_text('utf-8')}```"
+def postgres_update() -> str:
+    """Return the method `update` of the example of a store on PostgreSQL."""
+    source = (ROOT / "examples" / "postgres_store.py").read_text("utf-8")
+    [method] = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == "update"
+    ]
+    lines = source.splitlines()[method.lineno - 1 : method.end_lineno]
+    return f"```py\n{textwrap.dedent(chr(10).join(lines))}\n```"
 
 
+_NAME = re.compile(r"\[+\w+\]+")  # the name of a table, such as [log]
 TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", datetime: "date-time"}
 
 
-def settings_table() -> str:
-    """Return all settings of `serve`."""
-    lines = ["| table | setting | type | meaning | when left out |", "|---|---|---|---|---|"]
-    for table in TABLES:
-        heading = f"`{table.header}`" + (f", {table.least}" if table.least else "") if table.header else ""
-        for setting in table.settings:
-            meaning = setting.meaning + (f"; {setting.values}" if setting.values else "")
-            cells = [heading, f"`{setting.name}`", TYPES[setting.type], meaning, _otherwise(setting)]
-            lines.append(f"| {' | '.join(cells)} |")
-            heading = ""
-    return "\n".join(lines)
+def settings_tables() -> str:
+    """Return all settings of `serve`: a section for each table of the configuration."""
+    return "\n\n".join(_settings_of(table) for table in TABLES)
+
+
+def _settings_of(table: TableOf) -> str:
+    """Return the section of `table`."""
+    title = f"`{table.header}`" if table.header else "At the top of the file"
+    words = [_NAME.sub(r"`\g<0>`", table.meaning), f"How many: {table.least}." if table.least else ""]
+    words += ["SIGHUP applies a change."] if table.reloads else []
+    lines = ["| setting | type | meaning | when left out |", "|---|---|---|---|"]
+    for setting in table.settings:
+        meaning = setting.meaning + (f"; {setting.values}" if setting.values else "")
+        lines.append(f"| `{setting.name}` | {TYPES[setting.type]} | {meaning} | {_otherwise(setting)} |")
+    text = " ".join(word for word in words if word)
+    return "\n\n".join(part for part in (f"### {title}", text, "\n".join(lines)) if part)
 
 
 def _otherwise(setting: Setting) -> str:
@@ -212,12 +226,12 @@ PARTS = {
     "early answers": early_answers,
     "report": report,
     "hypotheses": hypothesis_table,
-    "settings": settings_table,
+    "settings": settings_tables,
     "log events": event_table,
     "metrics": metric_table,
     "nginx": nginx_configuration,
     "systemd": systemd_unit,
-    "postgres store": postgres_store,
+    "postgres update": postgres_update,
 }
 
 
@@ -234,7 +248,7 @@ def regenerate(text: str) -> str:
 
 def main() -> int:
     """Rewrite every page, and the OpenAPI document, if it is out of date."""
-    for page in sorted(DOCS.glob("*.md")):
+    for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text("utf-8")
         if (made := regenerate(text)) != text:
             page.write_text(made, "utf-8")

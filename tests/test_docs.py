@@ -30,7 +30,7 @@ from incoming_payments.server import command
 from incoming_payments.server.config.setting import REQUIRED
 from incoming_payments.server.config.tables import TABLES
 from incoming_payments.server.init import CONFIGURATION
-from kits.http_servers import over_http, serving_asgi, serving_wsgi
+from kits.http_servers import over_http, serving_wsgi
 from kits.odd_answers import OVER_HTTP, Answered, Serve, authorization_server
 from kits.postgres import new_database
 from kits.processes import COMMAND, ROOT, free_port, run_command, serving
@@ -110,14 +110,14 @@ def test_example_without_its_folder_says_what_to_do(tmp_path: Path) -> None:
 def write_modules(folder: Path) -> list[str]:
     """Write the Python blocks of each page as one module, with the line numbers of the page. Return the files.
 
-    A block that quotes an example is a module of its own, which other blocks can import.
+    The examples lie beside the modules, which can import them.
     """
-    quoted = {path.read_text("utf-8"): path.name for path in (ROOT / "examples").glob("*.py")}
+    for example in (ROOT / "examples").glob("*.py"):
+        shutil.copy(example, folder)
     modules: dict[str, str] = {}
     for page in WITH_PYTHON:
-        own = re.sub(r"\W", "_", page.removesuffix(".md")) + ".py"
+        name = re.sub(r"\W", "_", page.removesuffix(".md")) + ".py"
         for above, block in blocks(page, "python"):
-            name = quoted.get(block, own)
             text = modules.get(name, "")
             modules[name] = text + "\n" * (above - text.count("\n")) + block
     for name, text in modules.items():
@@ -156,7 +156,7 @@ def test_examples_pass_pyright(tmp_path: Path) -> None:
 
 
 def test_the_readme_embeds_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Flask and the Starlette application of the README answer each operation of a client, and the preflight."""
+    """The application of the README answers each operation of a client, and the preflight."""
     key = PrivateKey.generate_ed25519("key-1")
     right = AccessRight(["create", "read", "list", "complete"])
     known = [(AccessToken("TOKEN"), AccessTokenInfo("https://shop.example", key.public_jwk(), [right]))]
@@ -188,14 +188,17 @@ def test_the_readme_embeds_every_operation(tmp_path: Path, monkeypatch: pytest.M
         assert origins == ["*", "*"]
         return [(name, answer.status) for name, answer in answers.items()]
 
-    with serving_wsgi(namespace["app"]) as flask_port, serving_asgi(namespace["starlette_app"]) as starlette_port:
-        found = [call_every_operation(port) for port in (flask_port, starlette_port)]
+    with serving_wsgi(namespace["app"]) as port:
+        found = call_every_operation(port)
     close_stores(namespace)
-    assert (
-        found
-        == [[("create", 201), ("get", 200), ("list", 200), ("complete", 200), ("public get", 200), ("preflight", 200)]]
-        * 2
-    )
+    assert found == [
+        ("create", 201),
+        ("get", 200),
+        ("list", 200),
+        ("complete", 200),
+        ("public get", 200),
+        ("preflight", 200),
+    ]
 
 
 def test_middlewares_of_the_signatures_page_admit_only_signed_requests() -> None:
@@ -336,12 +339,13 @@ def test_generated_parts_are_up_to_date(generate: ModuleType, page: str) -> None
 
 def test_table_of_the_settings_holds_every_setting(generate: ModuleType) -> None:
     """Each setting has one row, with its bounds and its default."""
-    rows = generate.settings_table().splitlines()[2:]
+    lines = generate.settings_tables().splitlines()
+    rows = [line for line in lines if line.startswith("| `")]
     settings = [setting for table in TABLES for setting in table.settings]
     for setting, row in zip(settings, rows, strict=True):
         assert f"| `{setting.name}` |" in row
         assert row.endswith("| error |") == (setting.default is REQUIRED)
-        assert row.count("|") == 6
+        assert row.count("|") == 5
     port, _ = [row for row in rows if "| `port` |" in row]  # of [listen] and [events]
     assert port.endswith("| integer | the port; from 1 to 65535 | `8080` |")
 
@@ -423,7 +427,7 @@ def anchors(page: Path) -> set[str]:
     """Return the names in a page that a link can lead to: its headings, and its `<a id="...">`."""
     text = page.read_text("utf-8")
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    slugs = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    slugs = {re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     return slugs | set(re.findall(r'<a id="([a-z-]+)">', text))
 
 
@@ -452,12 +456,6 @@ def test_broken_links_of_the_site_are_found(tmp_path: Path, capsys: pytest.Captu
     capsys.readouterr()
     assert main(str(tmp_path)) == 1
     assert capsys.readouterr().out.splitlines() == ["a.html: #b", "a.html: api/b.html#d", "a.html: no.svg"]
-
-
-def test_readme_links_to_the_index() -> None:
-    """The README links to the index, which links to every page, and to every folder of programs."""
-    text = PAGES["README.md"].read_text("utf-8")
-    assert [page for page in ("docs/index.md", "examples", "benchmarks") if f"]({page})" not in text] == []
 
 
 def test_index_links_to_every_page() -> None:

@@ -73,7 +73,7 @@ REMEDIES: Final[Mapping[Kind, str]] = {
     "enable-consumer`](cli.md#enable-consumer) enables the consumer again.",
     errors.PortMissing: "Pass the [port](ports.md) to `Ports`.",
     errors.FlowStuck: "Call the function again for a new flow. If that does not help, report the bug.",
-    errors.ConfigurationError: "Correct the setting, as the description says.",
+    errors.ConfigurationError: "Correct the [setting](settings.md), as the description says.",
 }
 
 # The ILP errors that the receiver decides about before the payment or the store is asked.

@@ -7,12 +7,12 @@ from typing import Any, Final
 from attrs import frozen
 
 from incoming_payments.domain.payment import HOST
+from incoming_payments.stores.postgres._values import FIRST_ID
 from incoming_payments.stores.sqlite._references import METADATA
 from incoming_payments.stores.sqlite._schema import COMPLETED
 
 Row = tuple[Any, ...]
 
-_FIRST: Final = "00000000-0000-0000-0000-000000000000"  # the place before the first payment
 _ENDED: Final = f"CASE WHEN {COMPLETED} THEN updated_at WHEN expiry_announced_at IS NOT NULL THEN expires_at END"
 _UNPAID: Final = f"expiry_announced_at IS NULL AND NOT {COMPLETED} AND received_amount = '0' AND client <> '{HOST}'"
 
@@ -80,7 +80,7 @@ def _words(value: str) -> list[str]:
 
 
 def _place(value: str) -> str:
-    return value or _FIRST
+    return value or FIRST_ID
 
 
 _CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {

@@ -33,8 +33,8 @@ class Recent(Generic[T]):
 class ActiveTokens:
     """The digests of the tokens that were active at their last introspection. Threads may share an object.
 
-    The object holds at most `size` tokens, and at most `of_client` of one client: a client with many tokens displaces
-    only its own.
+    The object holds at most `size` tokens. When it is full, it first forgets tokens of clients that have more than
+    `of_client`, so that a client with many tokens displaces only its own.
     """
 
     def __init__(self, size: int, of_client: int) -> None:
@@ -44,21 +44,23 @@ class ActiveTokens:
         self._owners: dict[bytes, ClientId] = {}
         # For each client, its digests. The most recent client and its most recent digest are last.
         self._clients: dict[ClientId, dict[bytes, None]] = {}
+        self._large: dict[ClientId, None] = {}  # the clients that have more than `of_client`
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._owners
 
     def add(self, digest: bytes, client: ClientId) -> None:
-        """Note that the token was active. A full object forgets the oldest token of the least recent client."""
+        """Note that the token was active. A full object forgets the oldest token of a client."""
         with self._lock:
             self._remove(digest)
             own = self._clients.pop(client, {})
             own[digest] = None
             self._clients[client], self._owners[digest] = own, client
             if len(own) > self._of_client:
-                self._remove(next(iter(own)))
-            elif len(self._owners) > self._size:
-                self._remove(next(iter(next(iter(self._clients.values())))))
+                self._large[client] = None
+            if len(self._owners) > self._size:
+                crowded = next(iter(self._large or self._clients))  # without a large one, the least recent client
+                self._remove(next(iter(self._clients[crowded])))
 
     def remove(self, digest: bytes) -> None:
         """Note that the token is not active."""
@@ -68,6 +70,9 @@ class ActiveTokens:
     def _remove(self, digest: bytes) -> None:
         client = self._owners.pop(digest, None)
         if client is not None:
-            del self._clients[client][digest]
-            if not self._clients[client]:
+            own = self._clients[client]
+            del own[digest]
+            if len(own) <= self._of_client:
+                self._large.pop(client, None)
+            if not own:
                 del self._clients[client]

@@ -1,4 +1,4 @@
-"""Public tools for tests: example values, a fake clock, and sync views of async stores, feeds, nonces and quotas.
+"""Public tools for tests: example values, a port of wallet addresses, a fake clock, and sync views of async ports.
 
 The submodules contain contract suites for stores (`contract`), feeds (`feed`), nonces (`nonces`), quotas (`quotas`) and
 erasures (`erasure`), a kit that kills processes with an open store (`crash`), a STREAM sender (`sender`), and a
@@ -7,11 +7,12 @@ simulation of the whole service over a store (`simulation`). `contract` and `fee
 """
 
 from incoming_payments.testing.clock import FakeClock
-from incoming_payments.testing.values import NOW, a_creation, a_wallet_address, crediting
+from incoming_payments.testing.values import NOW, AnyWalletAddress, a_creation, a_wallet_address, crediting
 from incoming_payments.testing.views import SyncFeed, SyncNonces, SyncQuotas, SyncView
 
 __all__ = [
     "NOW",
+    "AnyWalletAddress",
     "FakeClock",
     "SyncFeed",
     "SyncNonces",

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from incoming_payments.domain import lifecycle
 from incoming_payments.domain.amount import Amount, Asset
@@ -20,6 +20,7 @@ from incoming_payments.domain.payment import (
     MetadataJson,
     PaymentId,
     WalletAddress,
+    WalletAddressUrl,
     client_id,
     new_payment_id,
     wallet_address_url,
@@ -35,6 +36,19 @@ _counter = itertools.count(1)
 def a_wallet_address(url: str = "https://bank.example/alice", *, asset: Asset | None = None) -> WalletAddress:
     """Return a hosted wallet address. Its asset is US dollars by default."""
     return WalletAddress(wallet_address_url(url), asset or Asset("USD", 2), "https://auth.bank.example/")
+
+
+@frozen
+class AnyWalletAddress:
+    """A `WalletAddresses` port with every wallet address. Its asset is US dollars.
+
+    >>> AnyWalletAddress().find(wallet_address_url("https://bank.example/bob")).asset
+    Asset(code='USD', scale=2)
+    """
+
+    def find(self, url: WalletAddressUrl) -> WalletAddress:
+        """Return the wallet address with this URL."""
+        return a_wallet_address(url)
 
 
 def a_creation(

@@ -97,7 +97,9 @@ def read_json(
             raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
         # The text is UTF-8, so only an escape can produce a forbidden character.
         checks_strings = to_store and "\\u" in text
-        walk = _Walk(depth_max, size_max or len(octets), exact=to_store, checks_strings=checks_strings)
+        walk = _Walk(
+            depth_max, math.inf if size_max is None else size_max, exact=to_store, checks_strings=checks_strings
+        )
         return walk.value(_DECODER.decode(text), 0)
     except UnicodeDecodeError:
         raise JsonRefused("is not JSON", "is not UTF-8") from None
@@ -127,7 +129,7 @@ class _Walk:
 
     __slots__ = "_checks_strings", "_depth_max", "_exact", "_left", "_size_max"
 
-    def __init__(self, depth_max: int, size_max: int, *, exact: bool, checks_strings: bool) -> None:
+    def __init__(self, depth_max: int, size_max: float, *, exact: bool, checks_strings: bool) -> None:
         self._depth_max = depth_max
         self._size_max = self._left = size_max
         self._exact = exact

@@ -896,7 +896,29 @@ def test_client_with_many_tokens_displaces_only_its_own(connect: Open, monkeypat
         assert crowd.lets_through(many[-2], introspector, within_s=5)
         crowd.answer = an_answer()
         assert crowd.lets_through(QUERY, introspector, within_s=5)
-        assert not crowd.lets_through(many[-3], introspector, within_s=0.3)
+        assert crowd.lets_through(many[-3], introspector, within_s=5)
+        assert not crowd.lets_through(many[-4], introspector, within_s=0.3)
+
+
+def test_client_keeps_many_tokens_while_there_is_room(connect: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share of a client counts only when the memory is full. It counts again after some tokens have ended."""
+    monkeypatch.setattr(introspection, "ACTIVE_TOKENS_MAX", 3)
+    monkeypatch.setattr(introspection, "ACTIVE_TOKENS_OF_CLIENT_MAX", 1)
+    crowd = Crowd()
+    first, second, third = (TokenQuery(AccessToken(name), "create") for name in ("FIRST", "SECOND", "THIRD"))
+    with scripted_server(crowd) as server:
+        introspector = connect(server.url, connections=2, timeout_s=20)
+        for query in (first, second, third):
+            introspector.introspect(query)
+        assert crowd.lets_through(first, introspector, within_s=5)
+        crowd.answer = {"active": False}
+        for query in (second, third):
+            introspector.introspect(query)
+        crowd.answer = an_answer(client="https://other.example/other")
+        for name in ("OTHER-1", "OTHER-2", "OTHER-3"):
+            introspector.introspect(TokenQuery(AccessToken(name), "create"))
+        crowd.answer = an_answer()
+        assert crowd.lets_through(first, introspector, within_s=5)
 
 
 # --- cache -----------------------------------------------------------------------------------------

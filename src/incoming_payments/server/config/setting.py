@@ -1,7 +1,8 @@
 """Declare settings. Each setting is a field of the attrs class of its table.
 
 `setting` and `table` declare a field, together with its text in the documentation. `settings_of` and `tables_of` return
-the declarations, for the errors of the reader, the configuration that `init` writes, and the table in `docs/server.md`.
+the declarations, for the errors of the reader, the configuration that `init` writes, and the tables in
+`docs/settings.md`.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Declare the settings of `serve`.
 
-The reader, its errors, the configuration that `init` writes, the table in `docs/server.md` and the reload on SIGHUP all
-use these classes. `docs/extending.md` explains how to add a setting.
+The reader, its errors, the configuration that `init` writes, the tables in `docs/settings.md` and the reload on SIGHUP
+all use these classes. `docs/extending.md` explains how to add a setting.
 """
 
 import ipaddress

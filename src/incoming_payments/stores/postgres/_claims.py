@@ -25,6 +25,7 @@ from incoming_payments.stores._feed_rows import LATER, LEASE_BYTES, feed_event_o
 from incoming_payments.stores._rows import Row, corrupt, micros
 from incoming_payments.stores.postgres._consumers import HOLD_CONSUMER, LOCK_CONSUMER, require
 from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Result, Steps, array, statement
+from incoming_payments.stores.postgres._values import FIRST_ID
 
 _HAS_LEASE: Final = statement(
     "SELECT EXISTS (SELECT 1 FROM incoming_payments.deliveries "
@@ -62,7 +63,6 @@ _SELECT_OTHERS: Final = statement(
     )
 )
 _EVENTS_READ_MAX: Final = CLAIM_EVENTS_MAX + DELIVERY_EVENTS_MAX  # the events of one read, which are in memory together
-_FIRST: Final = "00000000-0000-0000-0000-000000000000"
 
 _LEASE_AGAIN: Final = statement(
     "UPDATE incoming_payments.deliveries SET lease = leased.lease, due_at = %s, attempts = attempts + 1 "
@@ -194,7 +194,7 @@ def _claim(name: ConsumerName, render: Render, now: datetime, until: datetime, l
             if claim.left(limit) > 0:
                 claim.repeat(row, events)
     most = DELIVERY_EVENTS_MAX if consumer.joins_credits else 1
-    after: Sequence[object] = (-LATER, _FIRST)
+    after: Sequence[object] = (-LATER, FIRST_ID)
     seen = 0
     while (left := claim.left(limit)) > 0 and seen < FEED_ROWS_MAX:
         size = max(left, seen)  # a filter or `render` may exclude many streams

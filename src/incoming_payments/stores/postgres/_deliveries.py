@@ -13,7 +13,7 @@ from incoming_payments.stores._feed_rows import LATER, RECORD, record_of
 from incoming_payments.stores._rows import micros, optional_micros
 from incoming_payments.stores.postgres._consumers import LOCK_CONSUMER, SELECT_CONSUMER, find, health_query, require
 from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Result, Steps, array, at_once, statement
-from incoming_payments.stores.postgres._values import is_id
+from incoming_payments.stores.postgres._values import FIRST_ID, is_id
 
 _LOCK_LEASED: Final = statement(
     "SELECT attempts, last_version FROM incoming_payments.deliveries "
@@ -118,7 +118,7 @@ def deliveries(payment: PaymentId) -> Operation[list[DeliveryRecord]]:
 
 def dead_letters(name: ConsumerName, after: DeliveryRecord | None, limit: int) -> Operation[list[DeliveryRecord]]:
     """Read dead letters, oldest first."""
-    place: tuple[object, ...] = (-LATER, "00000000-0000-0000-0000-000000000000", 0)
+    place: tuple[object, ...] = (-LATER, FIRST_ID, 0)
     if after is not None:
         place = (optional_micros(after.ended_at), after.payment_id, after.first_version)
 

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Hashable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from incoming_payments.domain.feed import Delivery, LeasedDelivery
 from incoming_payments.domain.payment import CreditId, PaymentId
-from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreUnusable
+from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreUnavailable, StoreUnusable
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_QUEUE_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import Decide, StoreBatch
@@ -34,6 +34,7 @@ from incoming_payments.stores.postgres._operations import Job, update
 from incoming_payments.stores.postgres._references import prepare_reference
 from incoming_payments.stores.postgres._session import ARGUMENTS, BEGIN
 from incoming_payments.stores.postgres._steps import Operation, Statement
+from incoming_payments.stores.postgres._turns import Turns
 from incoming_payments.stores.postgres._values import checked_id
 from incoming_payments.stores.postgres._watchers import Watchers
 from incoming_payments.stores.postgres._workers import Workers
@@ -83,6 +84,7 @@ class Engine:
 
     def _begin(self) -> None:
         self._groups = Groups()
+        self._turns = Turns(threading.Lock)
         self._workers = Workers(self._settings.connections)
         self._pool: Pool = ConnectionPool(**self._settings.pool(), connection_class=Connection, open=True)
 
@@ -96,6 +98,18 @@ class Engine:
         return self._workers.run(
             partial(transact, self._pool, operation, prepares=self._settings.prepares, begin=begin)
         )
+
+    def run_in_turn(self, turn: Hashable, operation: Operation[T]) -> T:
+        """Return what `run` returns. Operations with the same `turn` follow each other, unless it is `None`."""
+        if turn is None:
+            return self.run(operation)
+        lock = self._turns.lock(turn)
+        if not lock.acquire(timeout=STORE_BUSY_S_MAX):
+            raise _crowded()
+        try:
+            return self.run(operation)
+        finally:
+            lock.release()
 
     def acknowledging(self, delivery: Delivery | LeasedDelivery) -> AbstractContextManager[Connection]:
         """See `PostgresStore.acknowledging`. All of it runs in the thread of the caller."""
@@ -155,6 +169,7 @@ class AsyncEngine:
         self._settings = settings
         self.watchers = Watchers()
         self._groups = Groups()
+        self._turns = Turns(asyncio.Lock)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._pool: AsyncPool | None = None
@@ -188,6 +203,21 @@ class AsyncEngine:
         """Await the answer of `operation`, once it is durable."""
         pool = await self.open()
         return await asyncio.shield(self._start(self._transact(pool, operation, begin)))
+
+    async def run_in_turn(self, turn: Hashable, operation: Operation[T]) -> T:
+        """Await what `run` returns. Operations with the same `turn` follow each other, unless it is `None`."""
+        if turn is None:
+            return await self.run(operation)
+        lock = self._turns.lock(turn)
+        try:
+            async with asyncio.timeout(STORE_BUSY_S_MAX):
+                await lock.acquire()
+        except TimeoutError:
+            raise _crowded() from None
+        try:
+            return await self.run(operation)
+        finally:
+            lock.release()
 
     @asynccontextmanager
     async def acknowledging(self, delivery: Delivery | LeasedDelivery) -> AsyncIterator[AsyncConnection]:
@@ -265,6 +295,10 @@ class AsyncEngine:
             await asyncio.wait(list(self._tasks))
         if self._pool is not None:
             await self._pool.close()
+
+
+def _crowded() -> StoreUnavailable:
+    return StoreUnavailable("too many payments of this client are being created: repeat the call later")
 
 
 def _must_split(jobs: Sequence[Job], error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from incoming_payments.stores._references import digest
 from incoming_payments.stores._rows import micros, payment_of
 from incoming_payments.stores.postgres._references import SELECT_SETTING, require_member
 from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Result, Statement, at_once, statement
-from incoming_payments.stores.postgres._values import COLUMNS
+from incoming_payments.stores.postgres._values import COLUMNS, FIRST_ID, LAST_ID
 
 _Index = tuple[str, ...]
 _Bound = tuple[int, str]
@@ -57,9 +57,8 @@ _PAGES: Final = {key: _page(*key) for key in _KEYS}
 _SLICES: Final = {key: _slice(*key) for key in _KEYS}
 # The ids before and after all ids, and the bounds before and after all places.
 _CREATED_AT: Final = 11  # the place of `created_at` in a row
-_FIRST_ID, _LAST_ID = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
-_FIRST: Final[_Bound] = (-(2**63), _FIRST_ID)
-_LAST: Final[_Bound] = (2**63 - 1, _LAST_ID)
+_FIRST: Final[_Bound] = (-(2**63), FIRST_ID)
+_LAST: Final[_Bound] = (2**63 - 1, LAST_ID)
 
 
 class Scan:
@@ -137,11 +136,11 @@ def _bounds(query: PaymentQuery) -> tuple[_Bound, _Bound]:
     if query.newer_than is not None:
         above.append(_bound(query.newer_than))
     if query.created_from is not None:
-        above.append((micros(query.created_from) - 1, _LAST_ID))
+        above.append((micros(query.created_from) - 1, LAST_ID))
     if query.older_than is not None:
         below.append(_bound(query.older_than))
     if query.created_before is not None:
-        below.append((micros(query.created_before), _FIRST_ID))
+        below.append((micros(query.created_before), FIRST_ID))
     return max(above), min(below)
 
 

@@ -39,9 +39,10 @@ from incoming_payments.stores.postgres._values import (
 
 Wake = Callable[[], None]
 
+# FOR SHARE: repeats of a creation do not wait for each other.
 _LOCK_KEY: Final = statement(
     "SELECT fingerprint, payment_id, until FROM incoming_payments.idempotency_keys "
-    "WHERE client = %s AND key = %s FOR UPDATE"
+    "WHERE client = %s AND key = %s FOR SHARE"
 )
 # The statement waits for a transaction that writes the key. It changes no row if the record of the key has not expired.
 _TAKE_KEY: Final = statement(

@@ -15,9 +15,9 @@ from incoming_payments.limits import CONSUMERS_MAX, FEED_ROWS_MAX
 from incoming_payments.stores._rows import micros
 from incoming_payments.stores.postgres._consumers import SELECT_CONSUMER, SETTINGS, require, settings_row, unknown
 from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Steps, array, at_once, statement
+from incoming_payments.stores.postgres._values import FIRST_ID
 
 PAUSE_S: Final = 0.02  # the time after which `inform_writers` may find that another transaction has ended
-_FIRST: Final = "00000000-0000-0000-0000-000000000000"
 
 _LOCK_REGISTRATIONS: Final = statement(
     "SELECT registration FROM incoming_payments.registrations WHERE id = 1 FOR UPDATE"
@@ -118,7 +118,7 @@ def _enroll(consumer: Consumer, start: Start) -> Steps[int]:
     [(consumers,)] = count.rows
     if consumers >= CONSUMERS_MAX:
         raise InvalidValue(f"the feed has {consumers} consumers already: remove one of them", member="name")
-    scanned_to = _FIRST if Start(start) is Start.BEGINNING else None
+    scanned_to = FIRST_ID if Start(start) is Start.BEGINNING else None
     insert = Query(_INSERT, (*settings, number, scanned_to))
     return Ending([Query(_NUMBER, (number,)), insert], lambda _: number, writes=True)
 

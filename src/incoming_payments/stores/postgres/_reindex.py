@@ -6,9 +6,9 @@ from incoming_payments.limits import FEED_ROWS_MAX
 from incoming_payments.stores._references import digest_in
 from incoming_payments.stores.postgres._references import LOCK_SETTING, WRITE_SETTING
 from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Steps, array, at_once, statement
+from incoming_payments.stores.postgres._values import FIRST_ID
 
 PAUSE_S: Final = 0.05  # the time between two looks at the transactions that began before the change
-_FIRST: Final = "00000000-0000-0000-0000-000000000000"
 # Find the transactions of clients by their locks, because each transaction locks its own virtual id. This role may not
 # see the `xact_start` of other roles.
 _RUNNING: Final = statement(
@@ -39,7 +39,7 @@ def _begin(reference: str | None) -> Steps[None]:
     member, reindexed_to, _ = found.rows[0]
     if member == reference and reindexed_to is not None:
         return Ending([], lambda _: None, writes=False)
-    return Ending([Query(WRITE_SETTING, (reference, _FIRST))], lambda _: None, writes=True)
+    return Ending([Query(WRITE_SETTING, (reference, FIRST_ID))], lambda _: None, writes=True)
 
 
 def find_running() -> Operation[str]:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Self, TypeVar
@@ -108,7 +108,7 @@ class PostgresStore:
         Raises `PaymentExists` when a payment with this id exists, and `QuotaExceeded` when the `quotas` of this store
         have reserved the payment, and its client has too many unpaid payments.
         """
-        return self._engine.run(_insertion(decision, self._reservations, self._engine.watchers))
+        return self._engine.run_in_turn(*_insertion(decision, self._reservations, self._engine.watchers))
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Return the record of the creation under `key` of `client`, or `None` if there is none or it has expired."""
@@ -249,7 +249,7 @@ class AsyncPostgresStore:
 
     async def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Await the result of `PostgresStore.insert`."""
-        return await self._engine.run(_insertion(decision, self._reservations, self._engine.watchers))
+        return await self._engine.run_in_turn(*_insertion(decision, self._reservations, self._engine.watchers))
 
     async def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Await the result of `PostgresStore.find_creation`."""
@@ -362,6 +362,9 @@ class AsyncPostgresNonces:
 
 def _insertion(
     decision: Decision[IncomingPayment], reservations: Reservations, watchers: Watchers
-) -> Operation[KeyedCreation | None]:
-    payment = check_insert(decision)
-    return operations.insert(payment, decision, UnpaidCheck(reservations, payment), watchers.wake)
+) -> tuple[Hashable, Operation[KeyedCreation | None]]:
+    """Return the turn of the insert, which is named by what it locks, and the operation."""
+    payment, keyed = check_insert(decision), decision.keyed
+    unpaid = UnpaidCheck(reservations, payment)
+    turn = payment.client if unpaid.counts else keyed and (keyed.client, keyed.key)
+    return turn, operations.insert(payment, decision, unpaid, watchers.wake)

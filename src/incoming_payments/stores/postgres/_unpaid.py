@@ -40,6 +40,11 @@ class UnpaidCheck:
         ]
         self.queries = [] if self._limit is None else counts
 
+    @property
+    def counts(self) -> bool:
+        """Whether the payment was reserved, so that the insert locks the row of its client."""
+        return self._limit is not None
+
     def check(self, results: Sequence[Result]) -> None:
         """Raise `QuotaExceeded` if the payment was reserved, and its client has too many unpaid payments."""
         if self._limit is not None:

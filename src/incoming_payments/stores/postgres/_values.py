@@ -27,6 +27,10 @@ from incoming_payments.stores._rows import (
 from incoming_payments.stores.guard import ended_at, is_unpaid, sweep_at
 from incoming_payments.stores.postgres._steps import Query, Result, array, statement
 
+FIRST_ID, LAST_ID = (
+    "00000000-0000-0000-0000-000000000000",
+    "ffffffff-ffff-ffff-ffff-ffffffffffff",
+)  # around the ids of all payments
 COLUMNS: Final = (
     "version, received_amount, updated_at, wallet_address, client, asset_code, asset_scale, "
     "incoming_amount, expires_at, metadata, created_at, closed_at, expiry_announced_at"
