@@ -14,11 +14,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import yaml
 from attrs import evolve
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # `attacks` is a package of the tests
-sys.path.append(str(Path(__file__).resolve().parent))  # for `openapi` and `reference`
+sys.path.append(str(Path(__file__).resolve().parent))  # for the modules beside this one
 
+import compatibility
 import openapi
 from reference.parts import REFERENCE
 
@@ -31,7 +33,6 @@ from incoming_payments.httpsig.explain import HYPOTHESES, explain
 from incoming_payments.ilp import receive
 from incoming_payments.observers import instruments
 from incoming_payments.observers.log import LogEvent
-from incoming_payments.ports import RequestAnswered
 from incoming_payments.server.config.setting import REQUIRED, Setting, TableOf, toml
 from incoming_payments.server.config.tables import TABLES
 
@@ -209,12 +210,28 @@ def metric_table() -> str:
     """Return the metrics of the observers."""
     lines = ["| OpenTelemetry | Prometheus | labels | meaning |", "|---|---|---|---|"]
     for kind, (name, text) in instruments.DURATIONS.items():
-        labels = instruments.HTTP_LABELS if kind is RequestAnswered else (instruments.OUTCOME,)
-        shown = ", ".join(f"`{label}`" for label in labels)
+        shown = ", ".join(f"`{label}`" for label in instruments.LABELS[kind])
         lines.append(f"| `{name}` (s) | `{name.replace('.', '_')}_seconds` | {shown} | {text} |")
     for name, text in (instruments.BATCH_SIZE, instruments.DEGRADED):
         lines.append(f"| `{name}` | `{name.replace('.', '_')}` | | {text} |")
     return "\n".join(lines)
+
+
+def alert_table() -> str:
+    """Return the alerts of Prometheus, with the reason for each threshold."""
+    [group] = yaml.safe_load((DOCS / "prometheus-rules.yml").read_text("utf-8"))["groups"]
+    lines = ["| alert | severity | why this threshold |", "|---|---|---|"]
+    for rule in group["rules"]:
+        told = rule["annotations"]
+        lines.append(
+            f"| [`{rule['alert']}`](incidents.md#{told['steps']}) | {rule['labels']['severity']} | {told['why']} |"
+        )
+    return "\n".join(lines)
+
+
+def security_policy() -> str:
+    """Return `SECURITY.md` without its heading, with links from the folder of the docs."""
+    return (ROOT / "SECURITY.md").read_text("utf-8").partition("\n\n")[2].replace("](docs/", "](").rstrip()
 
 
 PARTS = {
@@ -229,9 +246,15 @@ PARTS = {
     "settings": settings_tables,
     "log events": event_table,
     "metrics": metric_table,
+    "alerts": alert_table,
+    "security policy": security_policy,
     "nginx": nginx_configuration,
     "systemd": systemd_unit,
     "postgres update": postgres_update,
+    "clients": compatibility.clients_table,
+    "refusals by default": compatibility.refusals_by_default,
+    "difficulties": compatibility.difficulties,
+    "client sources": compatibility.sources,
 }
 
 

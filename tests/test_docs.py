@@ -458,6 +458,12 @@ def test_broken_links_of_the_site_are_found(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out.splitlines() == ["a.html: #b", "a.html: api/b.html#d", "a.html: no.svg"]
 
 
+def test_readme_links_to_the_index() -> None:
+    """The README links to the index, which links to every page of the docs, and to every folder of programs."""
+    text = PAGES["README.md"].read_text("utf-8")
+    assert [page for page in ("docs/index.md", "examples", "benchmarks") if f"]({page})" not in text] == []
+
+
 def test_index_links_to_every_page() -> None:
     """The index links to every other page of the docs."""
     text = PAGES["docs/index.md"].read_text("utf-8")
@@ -579,6 +585,24 @@ def test_conformance_page_names_existing_tests() -> None:
     source = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert len(named) > 15
     assert [name for name in sorted(named) if f"def {name}(" not in source] == []
+
+
+def test_contract_page_names_a_test_or_a_decision_in_each_row() -> None:
+    """Each row has a number of its own, and tests that exist, or a link. The test of links checks the anchors."""
+    rows = re.findall(r"^\| ([\d.]+) \| (.+) \| (.+) \|$", PAGES["docs/contract.md"].read_text("utf-8"), re.MULTILINE)
+    numbers = [tuple(map(int, number.split("."))) for number, _, _ in rows]
+    assert len(rows) > 70
+    assert {number[0] for number in numbers} == set(range(1, 10))
+    assert numbers == sorted(set(numbers))
+    assert [number for number, _, cell in rows if "::" not in cell and "](" not in cell] == []
+    named = {tuple(name.split("::")) for _, _, cell in rows for name in re.findall(r"`([\w/]+\.py::\w+)`", cell)}
+    assert [name for name in sorted(named) if name[1] not in functions(ROOT / "tests" / "unit" / name[0])] == []
+
+
+def functions(path: Path) -> set[str]:
+    """Return the names of the functions in a module."""
+    module = ast.parse(path.read_text("utf-8"))
+    return {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
 
 
 def test_recipes_name_existing_files() -> None:

@@ -35,8 +35,8 @@ HTTP_CODES: Final[Mapping[str, Refusal]] = {
     ),
     "incomplete_body": Refusal(
         400,
-        "the body ended too early, or other code of the host has read it: see the log of the host",
-        "Send as many bytes as `Content-Length` says.",
+        "the body ended too early, the request has `Upgrade`, or other code has read the body: see the log of the host",
+        "Send as many bytes as `Content-Length` says, and no `Upgrade`.",
     ),
     "unexpected_body": Refusal(
         400, "the request has a body, and the operation takes none", "Send the request without a body."

@@ -111,7 +111,6 @@ STATUS: Final[Mapping[type[errors.IncomingPaymentsError], int]] = {
 }
 _RETRY_AFTER_S: Final = "1"
 _IDENTITY: Final = frozenset({"authorization", "signature", "signature-input"})
-_PAYMENTS: Final = f"{COLLECTION_PATH}/"
 _PATH_CHARS_SHOWN: Final = 200  # the longest path that an error shows
 
 
@@ -151,8 +150,9 @@ def answer(
         query = f"?{head.query}" if head.query else ""
         # From here on, read header fields through the index of `message`.
         message = RequestMessage(head.method, f"{policy.base_url}{head.path}{query}", head.headers, body)
-        is_public = _is_public(head, message, policy)
-        respond, id = _route(head, policy, is_public=is_public)
+        route, id = route_of(head.path, policy)
+        is_public = _is_public(head.method, route, message, policy)
+        respond = _respond(head, route, policy, is_public=is_public)
         if not (is_public or head.method == "OPTIONS" or message.values("authorization")):
             # The 401 comes before the checks for 406 and 415, so that every client learns `as_uri`.
             parse_authorization(())
@@ -219,29 +219,32 @@ _PREFLIGHT: Final = (
     ("Access-Control-Allow-Headers", "Content-Type"),
     ("Access-Control-Max-Age", "7200"),  # the longest time in seconds that browsers allow
 )
-_PAYMENT_PATH: Final = re.compile(f"{re.escape(_PAYMENTS)}([^/]+)(.*)", re.DOTALL)
+_PAYMENT_PATH: Final = re.compile(f"{re.escape(COLLECTION_PATH)}/([^/]+)(.*)", re.DOTALL)
+_PAYMENT: Final = f"{COLLECTION_PATH}/{{id}}"
 
 # The operations for each path and method. Observers see these paths as routes.
 ROUTES: Final[Mapping[str, Mapping[str, Answer]]] = {
     COLLECTION_PATH: {"POST": _create, "GET": _list, "HEAD": _list},
-    f"{_PAYMENTS}{{id}}": {"GET": _get, "HEAD": _get, "OPTIONS": _options},
-    f"{_PAYMENTS}{{id}}/complete": {"POST": _complete},
+    _PAYMENT: {"GET": _get, "HEAD": _get, "OPTIONS": _options},
+    f"{_PAYMENT}/complete": {"POST": _complete},
 }
 
 
-def route_of(path: str) -> tuple[str, str]:
+def route_of(path: str, policy: ServicePolicy) -> tuple[str, str]:
     """Return the path in `ROUTES` that matches the raw `path`, and the id in `path`, or two empty texts.
 
-    >>> route_of("/incoming-payments/7/complete"), route_of("/incoming-payments")
+    >>> policy = ServicePolicy(base_url="https://bank.example", auth_server="https://auth.bank.example")
+    >>> route_of("/incoming-payments/7/complete", policy), route_of("/incoming-payments", policy)
     (('/incoming-payments/{id}/complete', '7'), ('/incoming-payments', ''))
     """
+    if policy.trailing_slash:
+        path = path.removesuffix("/")
     match = _PAYMENT_PATH.fullmatch(path)
-    route, id = (f"{_PAYMENTS}{{id}}{match[2]}", match[1]) if match else (path, "")
+    route, id = (f"{_PAYMENT}{match[2]}", match[1]) if match else (path, "")
     return (route, id) if route in ROUTES else ("", "")
 
 
-def _route(request: Request, policy: ServicePolicy, *, is_public: bool) -> tuple[Answer, str]:
-    route, id = route_of(request.path)
+def _respond(request: Request, route: str, policy: ServicePolicy, *, is_public: bool) -> Answer:
     if not route:
         text = f"this service has no path {request.path[:_PATH_CHARS_SHOWN]!a}"
         raise HttpRefused(404, "not_found", f"{text}: use {policy.base_url}{COLLECTION_PATH}")
@@ -252,7 +255,7 @@ def _route(request: Request, policy: ServicePolicy, *, is_public: bool) -> tuple
         methods = [name for name in answers if name != "OPTIONS" or takes_preflights]
         allow = ", ".join([name for name in methods if name != request.method])
         raise HttpRefused(405, "method_not_allowed", f"use {allow} for this path", headers=(("Allow", allow),))
-    return answer, id
+    return answer
 
 
 def _payment_id(text: str) -> PaymentId:
@@ -262,15 +265,15 @@ def _payment_id(text: str) -> PaymentId:
         raise payment_not_found() from None
 
 
-def _is_public(head: Request, message: RequestMessage, policy: ServicePolicy) -> bool:
+def _is_public(method: str, route: str, message: RequestMessage, policy: ServicePolicy) -> bool:
     """Return whether the request is for the public view, which is a GET of a payment without a token and a signature.
 
     A request with an invalid token or signature does not get the public view. OPTIONS counts as GET.
     """
     return (
         policy.public_get
-        and head.method in {"GET", "HEAD", "OPTIONS"}
-        and head.path.startswith(_PAYMENTS)
+        and method in {"GET", "HEAD", "OPTIONS"}
+        and route == _PAYMENT
         and _IDENTITY.isdisjoint(message.fields)
     )
 

@@ -61,6 +61,8 @@ class ServicePolicy:
       `expiresAt`, at most `expiry_s_max`. `None` means never. The response shows the time in `expiresAt`.
     - `metadata_bytes_max` and `metadata_depth_max`: the greatest size and nesting depth of the metadata, as compact
       JSON.
+    - `trailing_slash`: whether one slash may follow the path of the collection, of a payment or of `complete`. If not,
+      the response is 404. The signature has to cover the URL with that slash.
     - `wording`: the descriptions of refusals. `"web-monetization"` selects those that the browser extension compares.
       The codes and statuses stay the same.
     """
@@ -82,7 +84,7 @@ class ServicePolicy:
     metadata_depth_max: int = field(
         default=limits.METADATA_DEPTH_DEFAULT, validator=integer(1, limits.JSON_DEPTH_MAX - 1)
     )
-
+    trailing_slash: bool = field(default=False, validator=instance(bool))
     wording: Wording = field(default="plain")
 
     @wording.validator

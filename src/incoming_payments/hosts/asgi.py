@@ -218,8 +218,10 @@ async def _body(scope: Mapping[str, Any], receive: Receive, names: Names, body: 
         body = await _receive_body(receive, limit)
     if len(body) > limit:
         raise body_too_large(limit)
-    # see `_last_after_upgrade` for the reason to exclude Upgrade
-    if not body and b"upgrade" not in names and _announces_content(scope):
+    if not body and _announces_content(scope):
+        if b"upgrade" in names:  # see `_last_after_upgrade`
+            text = "the server has not read the body, because the request has Upgrade: send it without Upgrade"
+            raise HttpRefused(400, "incomplete_body", f"{text}, as HTTP clients do over https")
         raise NothingRead(400, "incomplete_body", "the body is empty, but Content-Length is not 0: send the whole body")
     return body
 

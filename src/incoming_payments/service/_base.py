@@ -128,7 +128,7 @@ class Service(Generic[PortsT]):
             self._report(
                 RequestAnswered(
                     method=method if method in _METHODS else "_OTHER",
-                    route=path if path in self._endpoints else route_of(path)[0],
+                    route=path if path in self._endpoints else route_of(path, self.policy)[0],
                     status=response.status,
                     outcome=failed if cause is None else cause.code,
                     duration_s=time.perf_counter() - begin_s,

@@ -403,6 +403,17 @@ def test_5_covered_components_must_be_included(method: str, missing: str) -> Non
     assert {"component": missing} == error_of(response)["details"]
 
 
+@pytest.mark.parametrize("missing", ["signature-input", "signature"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_5_both_signature_headers_are_required(method: str, missing: str) -> None:
+    """With a token, both header fields are required, whatever the method is."""
+    service = Service()
+    client = service.client()
+    get = client.sign(Request("GET", f"{PATH}/{client.creates()}"))
+    request = get if method == "GET" else client.creation()
+    assert refusal(service.handle(without(request, missing)))[0] == 401
+
+
 def test_5_all_uncovered_components_are_named() -> None:
     """The refusal names each component that must be added, so that one more attempt is enough."""
     client = Service().client()

@@ -42,8 +42,8 @@ def test_defaults() -> None:
         policy.default_expiry_s,
         policy.metadata_bytes_max,
         policy.metadata_depth_max,
-        policy.wording,
-    ) == (True, True, True, EXPIRY_S_MAX_DEFAULT, 86_400, None, METADATA_BYTES_DEFAULT, METADATA_DEPTH_DEFAULT, "plain")
+    ) == (True, True, True, EXPIRY_S_MAX_DEFAULT, 86_400, None, METADATA_BYTES_DEFAULT, METADATA_DEPTH_DEFAULT)
+    assert (policy.trailing_slash, policy.wording) == (False, "plain")
 
 
 @pytest.mark.parametrize(

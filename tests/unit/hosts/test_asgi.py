@@ -326,12 +326,20 @@ def test_body_that_other_code_has_read_is_logged(
     assert "answer(..., body=...)" in record.getMessage()
 
 
-def test_empty_body_of_an_upgrade_is_not_missing(caplog: pytest.LogCaptureFixture) -> None:
-    """Some parsers leave out the body of such a request, so the host has not read it."""
+def test_body_that_the_server_skips_after_upgrade_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Some parsers leave out the body of such a request. The response says so, and the log does not blame the host."""
     headers = [JSON, ("Content-Length", "2"), ("Upgrade", "h2c")]
     response = call(an_application(Service()), a_scope(Request("POST", PATH, headers=headers)))
-    assert refusal(response) == (401, "token_missing")
+    assert refusal(response) == (400, "incomplete_body")
+    assert b"the request has Upgrade: send it without Upgrade" in response.body
     assert caplog.records == []
+
+
+def test_upgrade_without_a_body_is_ignored() -> None:
+    """Without a body, nothing is lost."""
+    headers = [JSON, ("Content-Length", "0"), ("Upgrade", "h2c")]
+    response = call(an_application(Service()), a_scope(Request("POST", PATH, headers=headers)))
+    assert refusal(response) == (401, "token_missing")
 
 
 @pytest.mark.parametrize(

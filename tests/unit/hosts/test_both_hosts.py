@@ -1,6 +1,7 @@
 """The behaviour that the WSGI and the ASGI host share, in memory. WSGI runs under the validator of wsgiref."""
 
 import json
+from urllib.parse import quote
 
 import pytest
 from attrs import evolve
@@ -14,7 +15,20 @@ from kits.http_servers import over_http
 from kits.memory_hosts import ASGI, WSGI, MemoryHost
 from kits.packet_kit import BEARER, OCTETS, TOKEN, a_policy, code, reply
 from kits.packet_kit import a_request as packet_request
-from kits.service_kit import ALICE, JSON, NOBODYS_ID, PATH, Service, Unused, document, header, id_of, refusal
+from kits.service_kit import (
+    ALICE,
+    JSON,
+    NOBODYS_ID,
+    PATH,
+    Client,
+    Service,
+    Unused,
+    a_right,
+    document,
+    header,
+    id_of,
+    refusal,
+)
 from kits.stream_kit import METHODS, Sender
 
 USD_25 = {"value": "2500", "assetCode": "USD", "assetScale": 2}
@@ -58,6 +72,95 @@ def test_over_http(host: MemoryHost) -> None:
         twice = evolve(request, headers=[*request.headers, ("Authorization", f"GNAP {client.token}")])
         assert refusal(client.send(twice)) == (401, "invalid_token")
         assert document(client.send(request), 201)["completed"] is False
+
+
+def slashed(client: Client, id: str) -> dict[str, Request]:
+    """Return a signed request for each operation, as a client sends it that ends each target with a slash."""
+    creation = client.creation()
+    return {
+        "create": client.sign(evolve(creation, path=f"{PATH}/", headers=creation.headers[1:3])),
+        "list": client.sign(Request("GET", f"{PATH}/", f"wallet-address={quote(ALICE.url, safe='')}")),
+        "get": client.sign(Request("GET", f"{PATH}/{id}/")),
+        "public": Request("GET", f"{PATH}/{id}/"),
+        "complete": client.sign(Request("POST", f"{PATH}/{id}/complete/")),
+    }
+
+
+def test_trailing_slash_is_accepted(host: MemoryHost) -> None:
+    """With `trailing_slash`, one slash may follow each path. No URL in a response ends with a slash."""
+    service = Service(trailing_slash=True)
+    client = service.client(a_right("create", "read", "complete", "list"))
+    id = client.creates()
+    with host.serving(host.application(service)) as port:
+        answers = {name: over_http(port, request) for name, request in slashed(client, id).items()}
+        plain = over_http(port, client.sign(Request("GET", f"{PATH}/{id}")))
+    assert {name: answer.status for name, answer in answers.items()} == {
+        "create": 201,
+        "list": 200,
+        "get": 200,
+        "public": 200,
+        "complete": 200,
+    }
+    created = document(answers["create"], 201)["id"]
+    assert created == header(answers["create"], "Location")
+    assert created == service.policy.payment_url(id_of(answers["create"]))
+    url = service.policy.payment_url(id)
+    assert {item["id"] for item in document(answers["list"])["result"]} == {url, created}
+    assert [document(answers[name])["id"] for name in ("get", "complete")] == [url, url]
+    assert plain.status == 200
+
+
+def test_trailing_slash_is_refused_by_default(host: MemoryHost) -> None:
+    """Without `trailing_slash`, the same requests get 404."""
+    service = Service()
+    client = service.client()
+    requests = slashed(client, client.creates())
+    with host.serving(host.application(service)) as port:
+        assert {refusal(over_http(port, request)) for request in requests.values()} == {(404, "not_found")}
+
+
+def test_signature_covers_the_trailing_slash(host: MemoryHost) -> None:
+    """With `trailing_slash`, a signature over the other spelling of the target is invalid."""
+    service = Service(trailing_slash=True)
+    client = host.through(service)
+    path = f"{PATH}/{client.creates()}"
+    for signed, sent in ((path, f"{path}/"), (f"{path}/", path)):
+        request = evolve(client.sign(Request("GET", signed)), path=sent)
+        assert refusal(client.send(request)) == (401, "signature_invalid")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{PATH}//",
+        f"/{PATH}/",
+        f"{PATH}/./",
+        f"{PATH}/../",
+        f"{PATH}%2F",
+        f"{ID_PATH}//",
+        f"{ID_PATH}/../",
+        f"{ID_PATH}%2F",
+        f"{ID_PATH}/complete//",
+        f"{ID_PATH}//complete/",
+        f"{ID_PATH}/complete/../",
+    ],
+)
+def test_only_one_trailing_slash_is_accepted(host: MemoryHost, path: str) -> None:
+    """With `trailing_slash`, empty segments, dot segments and encoded slashes are still refused."""
+    client = host.through(Service(trailing_slash=True))
+    refused = refusal(client.send(client.sign(Request("GET", path))))
+    # a WSGI environ without the raw path has decoded the slash, which the signature reveals
+    decoded = [(401, "signature_invalid")] if host is WSGI and "%2F" in path else []
+    assert refused in [(404, "not_found"), (404, "payment_not_found"), *decoded]
+
+
+def test_unsigned_list_with_a_trailing_slash_is_not_public(host: MemoryHost) -> None:
+    """The collection has no public view. Its challenge precedes other refusals, as without the slash."""
+    client = host.through(Service(trailing_slash=True))
+    unacceptable = [("Accept", "text/html")]
+    for path in (PATH, f"{PATH}/"):
+        assert refusal(client.send(Request("GET", path, headers=unacceptable))) == (401, "token_missing")
+        assert refusal(client.send(Request("OPTIONS", path))) == (405, "method_not_allowed")
 
 
 def test_refusals_have_their_header_fields(host: MemoryHost) -> None:

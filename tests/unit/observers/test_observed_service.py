@@ -3,6 +3,7 @@
 from typing import Final
 
 import pytest
+from attrs import evolve
 
 from incoming_payments.domain.amount import Amount
 from incoming_payments.endpoints.open_payments import Request
@@ -85,6 +86,17 @@ def test_route_of_each_operation_is_reported(operation: Documented) -> None:
     observed.send(Request(operation.method, operation.path.replace("{id}", NOBODYS_ID)))
     found = [one.route for one in observed.recorder.take() if isinstance(one, RequestAnswered)]
     assert found == [operation.path]
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/{NOBODYS_ID}", f"{PATH}/{NOBODYS_ID}/complete"])
+def test_route_has_no_trailing_slash(path: str) -> None:
+    """With `trailing_slash`, both spellings of a path are the same route."""
+    observed = Observed("sync")
+    observed.kit.policy = evolve(observed.kit.policy, trailing_slash=True)
+    for spelling in (path, f"{path}/"):
+        observed.send(Request("GET", spelling))
+    first, second = [one.route for one in observed.recorder.take() if isinstance(one, RequestAnswered)]
+    assert first == second != ""
 
 
 def test_outages_and_failures_are_reported(observed: Observed) -> None:

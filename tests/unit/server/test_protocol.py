@@ -28,7 +28,7 @@ SMUGGLING: Final = {
     "a coding after chunked": (b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", [400]),
     "another protocol, and a length": (
         b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n" % len(HIDDEN),
-        [401],
+        [400],
     ),
     "another protocol behind many fields": (
         b"X: y\r\n" * HEADERS_MAX + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n" % len(HIDDEN),
@@ -66,6 +66,8 @@ def test_the_paths_beside_the_service_answer_no_hidden_request(running: int, pat
     """The health endpoints and the OpenAPI document take the same care of the connection."""
     fields, expected = SMUGGLING[name]
     head = f"GET {path} HTTP/1.1\r\nHost: x\r\n".encode() + fields
+    if name.startswith("another protocol"):
+        expected = [200]  # these paths need no body
     assert [200 if status in {401, 431} else status for status in expected] == statuses_of(running, head, 0.05)
 
 

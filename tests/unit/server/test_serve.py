@@ -66,6 +66,23 @@ def test_quotas_of_the_configuration(bank: Bank) -> None:
         assert refused.headers["Retry-After"] in {"1", "3600"}
 
 
+def test_trailing_slash_of_the_configuration(bank: Bank) -> None:
+    """With `trailing_slash`, `serve` accepts targets with one slash at the end, and signatures over them."""
+    statuses = []
+    for line in ("# trailing_slash = true", "trailing_slash = true"):
+        bank.edit("# trailing_slash = true", line)
+        with bank.serving():
+            client = bank.client
+            url = client.create().json()["id"]
+            answers = [
+                client.get(f"{url}/"),
+                client.send("POST", "/incoming-payments/", {"walletAddress": f"{bank.base_url}/alice"}),
+            ]
+            answers += [unsigned("GET", f"{url}/"), client.send("POST", f"{url.removeprefix(bank.base_url)}/complete/")]
+            statuses.append([answer.status_code for answer in answers])
+    assert statuses == [[404, 404, 404, 404], [200, 201, 200, 200]]
+
+
 def test_explain_signatures_logs_the_reason(bank: Bank) -> None:
     """With `explain_signatures`, the log has the reason and no token. The response stays the same."""
     answers, logs = [], []

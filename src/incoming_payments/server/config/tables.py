@@ -175,6 +175,11 @@ class LimitsTable:
         f"also accepts its non-standard signature fields. All other checks still apply",
         (),
     )
+    trailing_slash: bool = setting(
+        "whether one slash may follow the path of a request, as some Java clients send it. `false` answers 404",
+        False,
+        written="true",
+    )
     wording: Wording = setting(
         f"{' or '.join(f'`{toml(wording)}`' for wording in get_args(Wording))}: the descriptions in error "
         "responses. With the second value, they are those that the Web Monetization extension expects. The "

@@ -100,6 +100,7 @@ metadata_depth_max = 3
 signature_age_s = 30
 clock_skew_s = 5
 signature_shapes = ["rust-sdk"]
+trailing_slash = true
 wording = "web-monetization"
 [quotas]
 requests_per_minute = 600
@@ -217,6 +218,7 @@ def test_every_setting_is_loaded(load: Load, tmp_path: Path) -> None:
         default_expiry_s=600,
         metadata_bytes_max=100,
         metadata_depth_max=3,
+        trailing_slash=True,
         wording="web-monetization",
     )
     assert (policy, tmp_path / "data/payments.sqlite3") == (settings.policy, settings.given.database)
