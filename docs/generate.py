@@ -22,13 +22,13 @@ sys.path.append(str(Path(__file__).resolve().parent))  # for the modules beside 
 
 import compatibility
 import openapi
+from reference.parts import REFERENCE
 
 from campaigns.attacks.everything import all_rows
 from campaigns.attacks.rows import Answer, AnyRow, Attack
 from incoming_payments import errors
 from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Refuse, Row, always
-from incoming_payments.endpoints import open_payments as api
-from incoming_payments.httpsig import Code, Evidence, Policy, PrivateKey, RequestMessage, sign, verify
+from incoming_payments.httpsig import Evidence, Policy, PrivateKey, RequestMessage, sign, verify
 from incoming_payments.httpsig.explain import HYPOTHESES, explain
 from incoming_payments.ilp import receive
 from incoming_payments.observers import instruments
@@ -77,26 +77,6 @@ def transition_table() -> str:
             outcome, events = f"{row.outcome.next}", ", ".join(row.outcome.events)
         lines.append(f"| {row.trigger} | {_states(row)} | {_label(row)} | {outcome} | {events} |")
     return "\n".join(lines)
-
-
-def status_table() -> str:
-    """Return the HTTP status of each error class."""
-    lines = ["| status | class | code in the body |", "|---|---|---|"]
-    for cls, status in sorted(api.STATUS.items(), key=lambda row: (row[1], row[0].__name__)):
-        reasons = "its `code`" if cls in {errors.TokenRefused, errors.SignatureRefused} else f"`{cls.code}`"
-        lines.append(f"| {status} | `{cls.__name__}` | {reasons} |")
-    return "\n".join(lines)
-
-
-def http_codes() -> str:
-    """Return the codes of HTTP itself."""
-    codes = {*openapi.HTTP, *openapi.WITH_BODY, "unexpected_body", "not_found"}
-    return openapi.code_table(sorted(codes))
-
-
-def token_codes() -> str:
-    """Return the codes of a refused token or signature that are not in `httpsig.Code`."""
-    return openapi.code_table([code for code in (*openapi.TOKEN, *openapi.SIGNATURE) if code not in list(Code)])
 
 
 def packet_table() -> str:
@@ -255,11 +235,9 @@ def security_policy() -> str:
 
 
 PARTS = {
+    **REFERENCE,
     "state diagram": state_diagram,
     "transitions": transition_table,
-    "statuses": status_table,
-    "http codes": http_codes,
-    "token codes": token_codes,
     "packet refusals": packet_table,
     "attacks": attack_table,
     "early answers": early_answers,

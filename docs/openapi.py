@@ -1,11 +1,12 @@
 """Build the OpenAPI document of the service from the code. `docs/generate.py` writes it into the package.
 
-To document another operation, add a row to `OPERATIONS`. To document another refusal, add its code to `CODES`, and to
-the rows of the operations that answer with it. `tests/unit/endpoints/test_openapi.py` compares the document with the
-code.
+To document another operation, add a row to `OPERATIONS`. To document another refusal, add its code to
+`reference/codes.py`, and to the rows of the operations that answer with it. `tests/unit/endpoints/test_openapi.py`
+compares the document with the code.
 """
 
 import json
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -14,12 +15,15 @@ from typing import Any, Final, get_args, get_type_hints
 
 from attrs import field, fields, frozen
 
+sys.path.append(str(Path(__file__).resolve().parent))  # for `reference`
+
+from reference.codes import CODES, SIGNATURE_CODES, TOKEN_CODES
+
 from incoming_payments import limits
 from incoming_payments.domain.amount import Amount
 from incoming_payments.domain.methods import ILP_ADDRESS_PATTERN, SHARED_SECRET_PATTERN, IlpPaymentMethod
 from incoming_payments.domain.payment import MetadataJson, WalletAddressUrl
 from incoming_payments.flows.policy import COLLECTION_PATH
-from incoming_payments.httpsig import Code
 from incoming_payments.wire import JSON_MEDIA_TYPE, CreateRequest, PageView, PaymentView, PublicView, SummaryView
 from incoming_payments.wire._values import _camel_case as member_name
 
@@ -30,83 +34,6 @@ Schema = dict[str, Any]
 
 # --- refusals ----------------------------------------------------------------------------------------
 
-# The status of each code in an error body, and its cause.
-CODES: Final[Mapping[str, tuple[int, str]]] = {
-    # HTTP itself
-    "invalid_http": (
-        400,
-        (
-            "ASGI only: the request has both `Content-Length` and `Transfer-Encoding`, or a transfer coding other than "
-            "`chunked`"
-        ),
-    ),
-    "invalid_content_length": (400, "`Content-Length` is not a number of bytes"),
-    "incomplete_body": (
-        400,
-        "the body ended too early, the request has `Upgrade`, or other code has read the body: see the log of the host",
-    ),
-    "unexpected_body": (400, "a body where none belongs"),
-    "not_found": (404, "another path"),
-    "method_not_allowed": (405, "another method"),
-    "not_acceptable": (406, "`Accept` excludes JSON"),
-    "body_timeout": (
-        408,
-        (
-            f"ASGI only: the body did not begin within {limits.BODY_START_S_MAX} seconds, or did not end within "
-            f"{limits.BODY_S_MAX}"
-        ),
-    ),
-    "length_required": (411, "a chunked body, where the WSGI server does not decode it"),
-    "body_too_large": (413, f"the body has more than {limits.BODY_BYTES_MAX} bytes"),
-    "target_too_long": (414, f"path and query have more than {limits.TARGET_CHARS_MAX} characters"),
-    "unsupported_media_type": (415, "`Content-Type` is missing, repeated or not JSON"),
-    "unsupported_encoding": (415, "the body has a `Content-Encoding`"),
-    "headers_too_large": (
-        431,
-        (
-            f"more than {limits.HEADERS_MAX} header fields, more than {limits.HEADERS_BYTES_MAX} bytes of them, or "
-            f"more than {limits.HEADER_BYTES_MAX} bytes in one"
-        ),
-    ),
-    # the token and the signature
-    "token_missing": (401, "the request has no `Authorization`"),
-    "invalid_token": (401, "the token is unreadable or not active"),
-    "token_expired": (401, "the token has expired"),
-    "insufficient_rights": (401, "the token lacks the right for this request"),
-    "key_unusable": (401, "the key that the token is bound to is refused"),
-    "nonce_used": (401, "the signature's nonce was used before"),
-    "nonce_unsupported": (401, "the service does not remember nonces: leave the nonce out"),
-    "request_repeated": (401, "the service refuses identical requests, and this one is a duplicate"),
-    **{code.value: (401, "a rule for signatures (RFC 9421, RFC 9530)") for code in Code},
-    "idempotency_key_not_covered": (401, "the signature does not cover the `Idempotency-Key` that the request has"),
-    # the resource
-    "invalid_body": (400, "the body is not JSON, or has a missing, unknown or wrong member, which `member` names"),
-    "unknown_wallet_address": (400, "this service does not host the wallet address"),
-    "asset_mismatch": (400, "`incomingAmount` is not in the asset of the wallet address"),
-    "invalid_terms": (400, "`incomingAmount` is zero, or `expiresAt` is in the past or too far ahead"),
-    "invalid_query": (400, "a parameter is missing, unknown, repeated or wrong, which `member` names"),
-    "unknown_cursor": (400, "the cursor names no payment of this list"),
-    "payment_expired": (409, "the payment has expired, so it cannot be completed"),
-    "forbidden": (403, "the token has the right, but not for this wallet address or for another client's payment"),
-    "inactive_wallet_address": (403, "the wallet address takes no new payments"),
-    "refused_by_policy": (403, "a rule of the account servicing entity refuses, with its own description"),
-    "payment_not_found": (404, "no such payment, or it belongs to a wallet address that the token does not cover"),
-    "invalid_idempotency_key": (400, "`Idempotency-Key` is not one string in double quotes, or is too long"),
-    "idempotency_key_reused": (422, "the client used this `Idempotency-Key` before for another request"),
-    "too_many_requests": (429, "the client has sent too many requests"),
-    "too_many_unpaid_payments": (429, "the client has too many unpaid payments"),
-    # outages
-    "internal_error": (500, "a part of the service failed; no request can cause this"),
-    "approval_pending": (503, "the account servicing entity has not decided yet: repeat the request"),
-    "acceptance_unavailable": (503, "the account servicing entity cannot decide now"),
-    "port_unavailable": (503, "another system of the service does not answer now"),
-    "authorization_server_unavailable": (503, "the token could not be introspected, and may still be valid"),
-    "client_keys_unavailable": (503, "the keys of the client cannot be read now"),
-    "clock_behind": (503, "the service cannot check nonces now, because its clock was set back"),
-    "wallet_addresses_unavailable": (503, "the wallet address cannot be looked up now"),
-    "store_unavailable": (503, "the store cannot answer now"),
-    "store_stopped": (503, "the store has stopped until an operator acts"),
-}
 STATUS_TEXTS: Final = {
     400: "The request is malformed",
     401: "The access token or the signature is missing or refused",
@@ -131,15 +58,8 @@ HTTP: Final = (
     "body_timeout", "length_required", "body_too_large", "target_too_long", "headers_too_large",
 )  # fmt: skip
 WITH_BODY: Final = ("unsupported_media_type", "unsupported_encoding")
-TOKEN: Final = ("token_missing", "invalid_token", "token_expired", "insufficient_rights")
-SIGNATURE: Final = (
-    "key_unusable",
-    "nonce_used",
-    "nonce_unsupported",
-    "request_repeated",
-    "idempotency_key_not_covered",
-    *(code.value for code in Code),
-)
+TOKEN: Final = tuple(TOKEN_CODES)
+SIGNATURE: Final = tuple(map(str, SIGNATURE_CODES))
 SIGNED: Final = (
     *TOKEN, *SIGNATURE, "forbidden", "refused_by_policy", "authorization_server_unavailable",
     "client_keys_unavailable", "clock_behind", "too_many_requests",
@@ -267,7 +187,7 @@ def schemas() -> Schema:
         "type": "object",
         "description": "The ILP address and the shared secret of a STREAM connection that pays.",
         "properties": {
-            "type": {"type": "string", "const": "ilp"},
+            "type": {"type": "string", "const": "ilp", "description": "The kind of payment method."},
             "ilpAddress": {
                 "type": "string",
                 "maxLength": limits.ILP_ADDRESS_CHARS_MAX,
@@ -290,6 +210,7 @@ def schemas() -> Schema:
         "properties": {
             "error": {
                 "type": "object",
+                "description": "The refusal.",
                 "properties": {
                     "code": {"type": "string", "description": "Stable, for programs."},
                     "description": {
@@ -331,7 +252,7 @@ def _page() -> Schema:
     flat["required"].remove("result")
     return {
         "type": "object",
-        "properties": {"pagination": flat, "result": result},
+        "properties": {"pagination": {**flat, "description": "Where the page is in the list."}, "result": result},
         "required": ["pagination", "result"],
         "additionalProperties": False,
     }
@@ -498,8 +419,8 @@ OPERATIONS: Final = (
             schemas=("empty",),
             headers={
                 "Access-Control-Allow-Origin": "`*`",
-                "Access-Control-Allow-Methods": "The methods.",
-                "Access-Control-Allow-Headers": "The header fields.",
+                "Access-Control-Allow-Methods": "The methods that a script may use.",
+                "Access-Control-Allow-Headers": "The header fields that a script may set.",
                 "Access-Control-Max-Age": "For how many seconds the answer is valid.",
             },
         ),
@@ -556,7 +477,7 @@ def _success(operation: Operation) -> Schema:
 def _refusal(status: int, codes: Sequence[str], *, has_content: bool) -> Schema:
     texts: dict[str, list[str]] = {}
     for code in codes:
-        texts.setdefault(CODES[code][1], []).append(f"`{code}`")
+        texts.setdefault(CODES[code].cause, []).append(f"`{code}`")
     lines = [f"{', '.join(names)}: {text}" for text, names in texts.items()]
     if is_open := status in OPEN:
         lines.append(OPEN[status])
@@ -574,7 +495,7 @@ def document() -> Schema:
     for operation in OPERATIONS:
         by_status: dict[int, list[str]] = {}
         for code in operation.codes:
-            by_status.setdefault(CODES[code][0], []).append(code)
+            by_status.setdefault(CODES[code].status, []).append(code)
         responses = {str(operation.success.status): _success(operation)}
         for status, codes in sorted(by_status.items()):
             refusal = _refusal(status, codes, has_content=operation.has_content)
@@ -639,10 +560,3 @@ def document() -> Schema:
 def text() -> str:
     """Return the document as the text of its file."""
     return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
-
-
-def code_table(codes: Sequence[str]) -> str:
-    """Return `codes` as a Markdown table, sorted by status."""
-    rows = sorted(codes, key=lambda code: CODES[code][0])
-    lines = [f"| {CODES[code][0]} | `{code}` | {CODES[code][1]} |" for code in rows]
-    return "\n".join(["| status | code | cause |", "|---|---|---|", *lines])

@@ -354,11 +354,11 @@ def test_every_generated_part_is_on_a_page(generate: ModuleType) -> None:
     """Each part that can be generated is on exactly one page, and an outdated part is replaced."""
     text = "".join(path.read_text("utf-8") for path in PAGES.values())
     names = re.findall(r"<!-- generated: (.+) -->", text)
-    stale = "a\n<!-- generated: statuses -->\nold\n<!-- end of statuses -->\nb\n"
+    stale = "a\n<!-- generated: metrics -->\nold\n<!-- end of metrics -->\nb\n"
     fresh = generate.regenerate(stale)
 
     assert sorted(generate.PARTS) == sorted(names)
-    assert fresh == stale.replace("old", generate.status_table())
+    assert fresh == stale.replace("old", generate.metric_table())
 
 
 def test_generating_rewrites_only_what_changed(

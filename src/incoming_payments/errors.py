@@ -338,8 +338,10 @@ class StoreStopped(StoreUnusable, code="store_stopped"):
     """The store has stopped, because the disk may not contain the data that the store would acknowledge.
 
     A write or a sync failed, or the database files were removed, replaced or shortened. Every process that has the
-    database open refuses every call. Check the disk and the files, end these processes, and start again. Then repeat
-    the same call, because its change may be on the disk all the same. Credit ids make the retry safe.
+    database open refuses every call.
+
+    Check the disk and the files, end these processes, and start again. Then repeat the same call, because its change
+    may be on the disk all the same. Credit ids make the retry safe.
     """
 
 

@@ -32,7 +32,7 @@ PAGE_PAYMENTS_MAX: Final = 100  # the largest page that Open Payments allows
 METHODS_MAX: Final = 8  # the methods of one payment, which has one for each type; there is one type today
 
 # --- ILP: spec section 2.3, RFC 15 ---
-ILP_ADDRESS_CHARS_MAX: Final = 1023
+ILP_ADDRESS_CHARS_MAX: Final = 1023  # the length of an ILP address
 ILP_DATA_BYTES_MAX: Final = 32_767  # the end-to-end data of one packet (RFC 27)
 ILP_MESSAGE_CHARS_MAX: Final = 8191  # the length of the message of a Reject (RFC 27)
 ILP_PREPARE_BYTES_MAX: Final = 34 * 1024  # the largest possible Prepare has 33,857 bytes
@@ -121,8 +121,8 @@ SF_STRICT_CHARS_MAX: Final = 1024  # all fields of a message with ;sf or ;key, 0
 SF_STRING_BYTES_MAX: Final = 1024  # a field with one string; an idempotency key of escaped characters has 512
 SF_PARAMETERS_MAX: Final = 16  # parameters of one member or item; RFC 9421 defines six
 QUERY_PARAMETERS_MAX: Final = 32  # parameters of a query for @query-param, 6 us each; a client could send 2,000
-KEY_ID_CHARS_MAX: Final = 256
-NONCE_CHARS_MAX: Final = 256
+KEY_ID_CHARS_MAX: Final = 256  # the length of `keyid` and `alg`; a URL or a hash fits
+NONCE_CHARS_MAX: Final = 256  # the length of `nonce` and `tag`; a random nonce has about 22 characters
 
 SIGNATURE_AGE_S_DEFAULT: Final = 300  # an age that is enough for slow networks and retries
 CLOCK_SKEW_S_DEFAULT: Final = 60  # the time by which a client's clock may be ahead
@@ -142,7 +142,7 @@ RSA_BITS_MIN: Final = 2048  # the least size of RSA keys in NIST SP 800-131A
 RSA_BITS_MAX: Final = 8192  # the cost of a verification grows with the square of the size
 RSA_EXPONENT_MAX: Final = 2**32 - 1  # larger exponents only cost time
 KEYS_REMEMBERED_MAX: Final = 4096  # cached valid Ed25519 keys of 32 bytes each, because a check takes 90 us
-JWK_CHARS_MAX: Final = 8 * 1024
+JWK_CHARS_MAX: Final = 8 * 1024  # the length of a JWK; the largest RSA key has about 1,400 characters
 
 # --- GNAP ---
 TOKEN_CHARS_MAX: Final = 4096  # structured tokens, such as JWTs, are long

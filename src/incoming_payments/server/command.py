@@ -79,11 +79,23 @@ def parser() -> argparse.ArgumentParser:
         run=lambda given: init(given.folder, given.port, given.authorization_server, given.dialect, given.database_url)
     )
     command = commands.add_parser("serve", help="serve incoming payments over HTTP")
-    command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=Path(CONFIGURATION),
+        help=f"the configuration (default: {CONFIGURATION})",
+    )
     command.set_defaults(run=lambda options: _with_settings(options.config, serve))
     command = commands.add_parser("backup", help="write a verified copy of the database; the service may be running")
     command.add_argument("target", type=Path, help="the file to write, which must not exist")
-    command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=Path(CONFIGURATION),
+        help=f"the configuration (default: {CONFIGURATION})",
+    )
     command.add_argument("--audit", action="store_true", help="audit the copy")
     command.set_defaults(
         run=lambda options: _with_settings(
@@ -102,7 +114,13 @@ def parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(run=lambda options: copy_to_postgres(options.file, options.url, abandon=options.abandon))
     command = commands.add_parser("reindex", help="index the references of all payments; the service may be running")
-    command.add_argument("--config", type=Path, default=Path(CONFIGURATION), help=f"the file ({CONFIGURATION})")
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=Path(CONFIGURATION),
+        help=f"the configuration (default: {CONFIGURATION})",
+    )
     command.set_defaults(run=lambda options: _with_settings(options.config, reindex))
     migrate.add_parser(commands, CONFIGURATION, _with_settings)
     operating.add_parsers(commands, CONFIGURATION, _with_settings)

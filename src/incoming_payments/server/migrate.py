@@ -33,7 +33,13 @@ def add_parser(commands: Any, configuration: str, with_settings: WithSettings) -
         return _of_url(options.database_url, step=options.step)
 
     command = commands.add_parser("migrate", help="create the tables in PostgreSQL, or bring them to this version")
-    command.add_argument("--config", type=Path, default=Path(configuration), help=f"the file ({configuration})")
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=Path(configuration),
+        help=f"the configuration (default: {configuration})",
+    )
     command.add_argument(
         "--database-url", metavar="URL", help="a URL with the role that owns the tables, in place of the configuration"
     )

@@ -21,7 +21,13 @@ def add_parsers(commands: Any, configuration: str, with_settings: WithSettings) 
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
         command: argparse.ArgumentParser = commands.add_parser(name, help=text)
-        command.add_argument("--config", type=Path, default=Path(configuration), help=f"the file ({configuration})")
+        command.add_argument(
+            "--config",
+            metavar="FILE",
+            type=Path,
+            default=Path(configuration),
+            help=f"the configuration (default: {configuration})",
+        )
         command.add_argument("--json", action="store_true", help="print JSON")
         return command
 

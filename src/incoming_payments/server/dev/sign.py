@@ -64,7 +64,8 @@ def add_parser(commands: Any, configuration: str) -> None:
         help="print a curl command, only the header fields, or the HTTP/1.1 request",
     )
     key = parser.add_argument_group("key and token")
-    key.add_argument("--config", type=Path, default=Path(configuration), help=f"the file ({configuration})")
+    default = f"the configuration (default: {configuration})"
+    key.add_argument("--config", metavar="FILE", type=Path, default=Path(configuration), help=default)
     key.add_argument(
         "--key", metavar="FILE", type=Path, help="the file with the private key, in PEM without a password"
     )
