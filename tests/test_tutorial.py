@@ -3,10 +3,13 @@
 `kits.tutorial` reads the page. `test_docs` checks the types of its programs.
 """
 
+import random
 import re
+import socket
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from kits.processes import ROOT, free_port
+from kits.processes import ROOT
 from kits.shell import needs_curl
 from kits.tutorial import PAGE, Terminal, is_shown, programs, steps
 
@@ -23,9 +26,17 @@ _INSTALL: Final = re.compile(r"^pip install (.+)$", re.MULTILINE)
 _CREATE: Final = "python3 -m venv venv\n"
 
 
+def lasting_port() -> int:
+    """Return a free port below those of outgoing connections, so that it is still free when a later step uses it."""
+    for port in random.sample(range(20000, 32000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("100 ports are in use")
+
+
 def with_free_ports(page: str) -> str:
     """Return the page with free ports instead of 8080 and 8000."""
-    ports = {"8080": str(free_port()), "8000": str(free_port())}
+    ports = {"8080": str(lasting_port()), "8000": str(lasting_port())}
     return re.sub("8080|8000", lambda found: ports[found[0]], page)
 
 
@@ -62,7 +73,8 @@ def test_tutorial_runs_as_it_is_written(terminals: tuple[Terminal, Terminal]) ->
             case "output" if used is second:
                 second.await_output(partial(is_shown, step.text))
             case "output" if not is_shown(step.text, output):
-                pytest.fail(f"the page shows another output than this one in line {step.line}:\n{output}")
+                log = second.printed()
+                pytest.fail(f"line {step.line} of the page does not show this output:\n{output}\nThe server:\n{log}")
             case "file":
                 first.run(f"cat > {quote(step.name)} <<'END OF THE FILE'\n{step.text}END OF THE FILE\n")
             case "stop":

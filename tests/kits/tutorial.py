@@ -136,9 +136,13 @@ class Terminal:
         self._begin[0] = len(self._text())
         self._type(f"{{\n{commands}}} </dev/null\nprintf '\\n{_END} %s\\n' $?\n")
 
+    def printed(self) -> str:
+        """Return the output of the last commands so far."""
+        return self._text()[self._begin[0] :]
+
     def await_output(self, is_expected: Callable[[str], bool]) -> None:
         """Wait until the running commands have printed the expected output."""
-        self._await(lambda: is_expected(self._output()))
+        self._await(lambda: is_expected(self.printed()))
 
     def stop(self) -> None:
         """Stop the running command with Ctrl-C, which sends SIGINT to the processes of this terminal."""
@@ -152,20 +156,17 @@ class Terminal:
 
     def _finished(self, status: str) -> str:
         end = re.compile(rf"\n?\n{_END} (\d+)\n\Z")
-        self._await(lambda: end.search(self._output()) is not None)
-        found = end.search(self._output())
+        self._await(lambda: end.search(self.printed()) is not None)
+        found = end.search(self.printed())
         assert found is not None
-        assert re.fullmatch(status, found[1]), self._output()
-        return self._output()[: found.start()]
+        assert re.fullmatch(status, found[1]), self.printed()
+        return self.printed()[: found.start()]
 
     def _await(self, is_true: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _DEADLINE_S
         while not is_true():
-            assert time.monotonic() < deadline, self._output()
+            assert time.monotonic() < deadline, self.printed()
             time.sleep(0.02)
-
-    def _output(self) -> str:
-        return self._text()[self._begin[0] :]
 
     def _text(self) -> str:
         return self._log.read_text("utf-8")
