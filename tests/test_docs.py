@@ -30,6 +30,7 @@ from incoming_payments.server import command
 from incoming_payments.server.config.setting import REQUIRED
 from incoming_payments.server.config.tables import TABLES
 from incoming_payments.server.init import CONFIGURATION
+from kits import tutorial
 from kits.http_servers import over_http, serving_wsgi
 from kits.odd_answers import OVER_HTTP, Answered, Serve, authorization_server
 from kits.postgres import new_database
@@ -110,11 +111,11 @@ def test_example_without_its_folder_says_what_to_do(tmp_path: Path) -> None:
 def write_modules(folder: Path) -> list[str]:
     """Write the Python blocks of each page as one module, with the line numbers of the page. Return the files.
 
-    The examples lie beside the modules, which can import them.
+    The examples and the files of the tutorial lie beside the modules, which can import them.
     """
     for example in (ROOT / "examples").glob("*.py"):
         shutil.copy(example, folder)
-    modules: dict[str, str] = {}
+    modules = tutorial.programs()
     for page in WITH_PYTHON:
         name = re.sub(r"\W", "_", page.removesuffix(".md")) + ".py"
         for above, block in blocks(page, "python"):

@@ -144,16 +144,16 @@ class _ThreadedSender:
             return None
 
     @staticmethod
-    def _reply(post: Post, packet: Packet) -> bytes | None:
+    def _reply(post: Post, packet: Packet) -> bytes | OSError:
         try:
             return post(packet.octets)
-        except OSError:
-            return None
+        except OSError as error:
+            return error
 
-    def _process(self, packet: Packet, reply: bytes | None) -> None:
+    def _process(self, packet: Packet, reply: bytes | OSError) -> None:
         with self._changed:
-            if reply is None:
-                self._sender.lost(packet, now=_now())
+            if isinstance(reply, OSError):
+                self._sender.lost(packet, now=_now(), reason=str(reply))
             else:
                 self._sender.answered(packet, reply, now=_now())
             self._changed.notify_all()

@@ -160,11 +160,12 @@ def test_over_http_a_temporary_error_is_no_answer(status: int) -> None:
 
 
 def test_over_http_without_a_server_ends_with_a_timeout() -> None:
-    """A refused connection is no answer, so the sender retries until `patience_s` has passed."""
+    """A refused connection is no answer, so the sender retries until `patience_s` has passed, and says why."""
     url = f"http://127.0.0.1:{free_port()}"
 
     totals = pay(over_http(url, "TOKEN"), PAYEE, 100, in_flight=2, patience_s=0.2)
     assert (totals.ending, totals.unknown, totals.sent) == (Ending.TIMEOUT, 0, 0)
+    assert totals.reason.startswith(f"{url} gave no answer: ConnectionRefusedError")
 
 
 @pytest.mark.parametrize("status", [401, 404, 415])
