@@ -39,7 +39,7 @@ class Acknowledgement:
 
     def begin(self, connection: AnyConnection, left_s: float) -> Waits["_Locked"]:
         """Begin the transaction and lock the delivery. Raises `LeaseLost`."""
-        steps = settle(self.delivery, Delivered(), datetime.now(UTC), self.wake)()
+        steps = settle(self.delivery, Delivered(), datetime.now(UTC), self.wake, in_turn=True)()
         queries = [Query(BEGIN_READ_COMMITTED), settings(left_s), *next(steps), Query(_ALLOW_SCANS)]
         wire = Wire(connection, prepares=self.prepares)
         try:

@@ -23,7 +23,7 @@ from incoming_payments.limits import CLAIM_EVENTS_MAX, DELIVERIES_CLAIMED_MAX, D
 from incoming_payments.ports import Render
 from incoming_payments.stores._feed_rows import LATER, LEASE_BYTES, feed_event_of
 from incoming_payments.stores._rows import Row, corrupt, micros
-from incoming_payments.stores.postgres._consumers import HOLD_CONSUMER, LOCK_CONSUMER, require
+from incoming_payments.stores.postgres._consumers import HOLD_CONSUMER, LOCK_CONSUMER, check_turn, require
 from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Result, Steps, array, statement
 from incoming_payments.stores.postgres._values import FIRST_ID
 
@@ -172,17 +172,22 @@ class _Claim:
         return Ending(queries, lambda _: Claimed(self.again + self.new, error), writes=bool(queries))
 
 
-def claim(name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int) -> Operation[Claimed]:
-    """Lease due deliveries. See `Feed.claim`."""
-    return lambda: _claim(name, render, now, until, max(0, min(limit, DELIVERIES_CLAIMED_MAX)))
+def claim(
+    name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int, in_turn: bool
+) -> Operation[Claimed]:
+    """Lease due deliveries. See `Feed.claim`. Raises `TurnNeeded` unless `in_turn` is true."""
+    return lambda: _claim(name, render, now, until, max(0, min(limit, DELIVERIES_CLAIMED_MAX)), in_turn=in_turn)
 
 
-def _claim(name: ConsumerName, render: Render, now: datetime, until: datetime, limit: int) -> Steps[Claimed]:
+def _claim(
+    name: ConsumerName, render: Render, now: datetime, until: datetime, limit: int, *, in_turn: bool
+) -> Steps[Claimed]:
     at = micros(now)
     held, due = yield [Query(HOLD_CONSUMER, (name,)), Query(_LOCK_DUE, (name, at, limit))]
     consumer, health, is_ready = require(name, held)
     has_lease = False
     if health.is_down(consumer, now):  # one delivery at a time, also if several processes claim
+        check_turn(in_turn=in_turn)
         held, lease = yield [Query(LOCK_CONSUMER, (name,)), Query(_HAS_LEASE, (name, at))]
         consumer, health, is_ready = require(name, held)
         has_lease = lease.rows[0][0]

@@ -44,6 +44,19 @@ class Found(NamedTuple):
     is_ready: bool
 
 
+class TurnNeeded(Exception):
+    """An operation has to lock the row of its consumer. Repeat it with `in_turn`, in the turn of the consumer.
+
+    Otherwise, the calls of one consumer could occupy all connections while they wait for each other.
+    """
+
+
+def check_turn(*, in_turn: bool) -> None:
+    """Raise `TurnNeeded` unless `in_turn` is true."""
+    if not in_turn:
+        raise TurnNeeded
+
+
 def find(result: Result) -> Found | None:
     """Return the consumer from the result of a statement that selects it, or `None`. Raises `StoreUnusable`."""
     return _found(result.rows[0]) if result.rows else None

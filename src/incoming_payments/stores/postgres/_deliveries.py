@@ -11,7 +11,14 @@ from incoming_payments.errors import DeliveryNotFound
 from incoming_payments.limits import FEED_ROWS_MAX
 from incoming_payments.stores._feed_rows import LATER, RECORD, record_of
 from incoming_payments.stores._rows import micros, optional_micros
-from incoming_payments.stores.postgres._consumers import LOCK_CONSUMER, SELECT_CONSUMER, find, health_query, require
+from incoming_payments.stores.postgres._consumers import (
+    LOCK_CONSUMER,
+    SELECT_CONSUMER,
+    check_turn,
+    find,
+    health_query,
+    require,
+)
 from incoming_payments.stores.postgres._steps import Ending, Operation, Query, Result, Steps, array, at_once, statement
 from incoming_payments.stores.postgres._values import FIRST_ID, is_id
 
@@ -69,14 +76,14 @@ _DROP_STREAMS: Final = statement(
 
 
 def settle(
-    delivery: Delivery | LeasedDelivery, result: feed.Result, now: datetime, wake: Callable[[], None]
+    delivery: Delivery | LeasedDelivery, result: feed.Result, now: datetime, wake: Callable[[], None], *, in_turn: bool
 ) -> Operation[bool]:
-    """Store what follows from `result`. See `Feed.settle`."""
-    return lambda: _settle(delivery, result, now, wake)
+    """Store what follows from `result`. See `Feed.settle`. Raises `TurnNeeded` unless `in_turn` is true."""
+    return lambda: _settle(delivery, result, now, wake, in_turn=in_turn)
 
 
 def _settle(
-    delivery: Delivery | LeasedDelivery, result: feed.Result, now: datetime, wake: Callable[[], None]
+    delivery: Delivery | LeasedDelivery, result: feed.Result, now: datetime, wake: Callable[[], None], *, in_turn: bool
 ) -> Steps[bool]:
     name, id = delivery.consumer, delivery.payment_id
     key = (name, id, delivery.first_version)
@@ -87,7 +94,9 @@ def _settle(
     attempts, last = leased.rows[0]
     settled = feed.settle(found.consumer, found.health, attempts, result, now)
     queries = []
-    if settled.health != found.health:  # decide again about the health that other results have left
+    if settled.health != found.health:
+        check_turn(in_turn=in_turn)
+        # Decide again about the health that other results have left.
         [locked] = yield [Query(LOCK_CONSUMER, (name,))]
         found = require(name, locked)
         settled = feed.settle(found.consumer, found.health, attempts, result, now)

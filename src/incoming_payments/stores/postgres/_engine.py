@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Coroutine, Hashable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from attrs import frozen
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
@@ -34,10 +35,9 @@ from incoming_payments.stores.postgres._operations import Job, update
 from incoming_payments.stores.postgres._references import prepare_reference
 from incoming_payments.stores.postgres._session import ARGUMENTS, BEGIN
 from incoming_payments.stores.postgres._steps import Operation, Statement
-from incoming_payments.stores.postgres._turns import Turns
 from incoming_payments.stores.postgres._values import checked_id
 from incoming_payments.stores.postgres._watchers import Watchers
-from incoming_payments.stores.postgres._workers import Workers
+from incoming_payments.stores.postgres._workers import Wait, Workers
 
 T = TypeVar("T")
 _LIFETIME_S = 50 * 60  # some databases end each connection after an hour
@@ -83,8 +83,8 @@ class Engine:
             raise
 
     def _begin(self) -> None:
-        self._groups = Groups()
-        self._turns = Turns(threading.Lock)
+        self._groups: Groups[Job] = Groups()
+        self._turns: Groups[Wait[Any]] = Groups()
         self._workers = Workers(self._settings.connections)
         self._pool: Pool = ConnectionPool(**self._settings.pool(), connection_class=Connection, open=True)
 
@@ -99,17 +99,20 @@ class Engine:
             partial(transact, self._pool, operation, prepares=self._settings.prepares, begin=begin)
         )
 
-    def run_in_turn(self, turn: Hashable, operation: Operation[T]) -> T:
-        """Return what `run` returns. Operations with the same `turn` follow each other, unless it is `None`."""
-        if turn is None:
-            return self.run(operation)
-        lock = self._turns.lock(turn)
-        if not lock.acquire(timeout=STORE_BUSY_S_MAX):
-            raise _crowded()
-        try:
-            return self.run(operation)
-        finally:
-            lock.release()
+    def run_in_turn(
+        self, turn: Hashable, operation: Operation[T], begin: Statement = BEGIN, waiting_max: int = STORE_QUEUE_MAX
+    ) -> T:
+        """Return what `run` returns. Operations with the same `turn` follow each other, and need one connection."""
+        wait = Wait(partial(transact, self._pool, operation, prepares=self._settings.prepares, begin=begin))
+        self._turns.add(turn, wait, waiting_max)
+        self._workers.start(partial(self._run_turns, turn))
+        return wait.result()
+
+    def _run_turns(self, turn: Hashable) -> None:
+        if self._turns.begin(turn):
+            while waits := self._turns.take(turn):
+                for wait in waits:
+                    wait.run()
 
     def acknowledging(self, delivery: Delivery | LeasedDelivery) -> AbstractContextManager[Connection]:
         """See `PostgresStore.acknowledging`. All of it runs in the thread of the caller."""
@@ -168,8 +171,9 @@ class AsyncEngine:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.watchers = Watchers()
-        self._groups = Groups()
-        self._turns = Turns(asyncio.Lock)
+        self._groups: Groups[Job] = Groups()
+        # A lock exists while somebody has or awaits it.
+        self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._pool: AsyncPool | None = None
@@ -204,18 +208,20 @@ class AsyncEngine:
         pool = await self.open()
         return await asyncio.shield(self._start(self._transact(pool, operation, begin)))
 
-    async def run_in_turn(self, turn: Hashable, operation: Operation[T]) -> T:
-        """Await what `run` returns. Operations with the same `turn` follow each other, unless it is `None`."""
-        if turn is None:
-            return await self.run(operation)
-        lock = self._turns.lock(turn)
+    async def run_in_turn(self, turn: Hashable, operation: Operation[T], begin: Statement = BEGIN) -> T:
+        """Await what `run` returns. Operations with the same `turn` follow each other, and need one connection."""
+        pool = await self.open()
+        return await asyncio.shield(self._start(self._transact_in_turn(pool, turn, operation, begin)))
+
+    async def _transact_in_turn(self, pool: AsyncPool, turn: Hashable, operation: Operation[T], begin: Statement) -> T:
+        lock = self._turns.setdefault(turn, asyncio.Lock())
         try:
             async with asyncio.timeout(STORE_BUSY_S_MAX):
                 await lock.acquire()
         except TimeoutError:
-            raise _crowded() from None
+            raise StoreUnavailable("too many calls are already waiting for this one: repeat the call later") from None
         try:
-            return await self.run(operation)
+            return await self._transact(pool, operation, begin)
         finally:
             lock.release()
 
@@ -295,10 +301,6 @@ class AsyncEngine:
             await asyncio.wait(list(self._tasks))
         if self._pool is not None:
             await self._pool.close()
-
-
-def _crowded() -> StoreUnavailable:
-    return StoreUnavailable("too many payments of this client are being created: repeat the call later")
 
 
 def _must_split(jobs: Sequence[Job], error: BaseException) -> bool:

@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 
 from incoming_payments.domain.feed import (
     Consumer,
@@ -19,7 +20,7 @@ from incoming_payments.domain.feed import (
 from incoming_payments.domain.payment import PaymentId
 from incoming_payments.ports import Render
 from incoming_payments.stores.postgres._claims import claim
-from incoming_payments.stores.postgres._consumers import consumers, next_due, set_enabled
+from incoming_payments.stores.postgres._consumers import TurnNeeded, consumers, next_due, set_enabled
 from incoming_payments.stores.postgres._deliveries import dead_letters, deliveries, forget, redeliver, settle, skip
 from incoming_payments.stores.postgres._engine import AsyncEngine, Engine
 from incoming_payments.stores.postgres._registrations import PAUSE_S, clear, enroll, inform_writers, retire, scan
@@ -27,6 +28,10 @@ from incoming_payments.stores.postgres._session import BEGIN_READ_COMMITTED
 from incoming_payments.stores.postgres._steps import Operation
 
 T = TypeVar("T")
+
+
+class _OfConsumer(Protocol[T]):
+    def __call__(self, *, in_turn: bool) -> Operation[T]: ...
 
 
 class PostgresFeed:
@@ -44,6 +49,13 @@ class PostgresFeed:
 
     def _run(self, operation: Operation[T]) -> T:
         return self._engine.run(operation, BEGIN_READ_COMMITTED)
+
+    def _run_of(self, name: ConsumerName, operation: _OfConsumer[T]) -> T:
+        """Run an operation of a consumer, in the turn of the consumer if it has to lock its row."""
+        try:
+            return self._run(operation(in_turn=False))
+        except TurnNeeded:
+            return self._engine.run_in_turn(name, operation(in_turn=True), BEGIN_READ_COMMITTED)
 
     def _inform_writers(self, number: int) -> bool:
         is_known = self._run(inform_writers(number))
@@ -71,11 +83,12 @@ class PostgresFeed:
         self, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
     ) -> Sequence[Delivery]:
         """See `Feed.claim`. `render` runs in a thread of the store."""
-        return self._run(claim(name, render, now=now, until=until, limit=limit)).result()
+        return self._run_of(name, partial(claim, name, render, now=now, until=until, limit=limit)).result()
 
     def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """See `Feed.settle`."""
-        return self._run(settle(delivery, result, now, self._engine.watchers.wake))
+        operation = partial(settle, delivery, result, now, self._engine.watchers.wake)
+        return self._run_of(delivery.consumer, operation)
 
     def next_due(self, name: ConsumerName) -> datetime | None:
         """See `Feed.next_due`."""
@@ -123,6 +136,13 @@ class AsyncPostgresFeed:
     async def _run(self, operation: Operation[T]) -> T:
         return await self._engine.run(operation, BEGIN_READ_COMMITTED)
 
+    async def _run_of(self, name: ConsumerName, operation: _OfConsumer[T]) -> T:
+        """Do for asyncio what `PostgresFeed._run_of` does."""
+        try:
+            return await self._run(operation(in_turn=False))
+        except TurnNeeded:
+            return await self._engine.run_in_turn(name, operation(in_turn=True), BEGIN_READ_COMMITTED)
+
     async def _inform_writers(self, number: int) -> bool:
         is_known = await self._run(inform_writers(number))
         if not is_known:
@@ -149,11 +169,13 @@ class AsyncPostgresFeed:
         self, name: ConsumerName, render: Render, *, now: datetime, until: datetime, limit: int
     ) -> Sequence[Delivery]:
         """Await the result of `PostgresFeed.claim`. `render` runs in the event loop."""
-        return (await self._run(claim(name, render, now=now, until=until, limit=limit))).result()
+        operation = partial(claim, name, render, now=now, until=until, limit=limit)
+        return (await self._run_of(name, operation)).result()
 
     async def settle(self, delivery: Delivery | LeasedDelivery, result: Result, now: datetime) -> bool:
         """Await the result of `PostgresFeed.settle`."""
-        return await self._run(settle(delivery, result, now, self._engine.watchers.wake))
+        operation = partial(settle, delivery, result, now, self._engine.watchers.wake)
+        return await self._run_of(delivery.consumer, operation)
 
     async def next_due(self, name: ConsumerName) -> datetime | None:
         """Await the result of `PostgresFeed.next_due`."""

@@ -91,6 +91,7 @@ class PostgresStore:
         reference: str | None = None,
     ) -> None:
         self._reservations = Reservations()
+        self._inserts_waiting_max = max(1, connections // 2)  # each occupies a thread of the host
         self._engine = Engine(_settings(conninfo, connections, prepares, observer, reference))
         weakref.finalize(self, self._engine.close, wait=False)
 
@@ -108,7 +109,10 @@ class PostgresStore:
         Raises `PaymentExists` when a payment with this id exists, and `QuotaExceeded` when the `quotas` of this store
         have reserved the payment, and its client has too many unpaid payments.
         """
-        return self._engine.run_in_turn(*_insertion(decision, self._reservations, self._engine.watchers))
+        turn, operation = _insertion(decision, self._reservations, self._engine.watchers)
+        if turn is None:
+            return self._engine.run(operation)
+        return self._engine.run_in_turn(turn, operation, waiting_max=self._inserts_waiting_max)
 
     def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Return the record of the creation under `key` of `client`, or `None` if there is none or it has expired."""
@@ -249,7 +253,8 @@ class AsyncPostgresStore:
 
     async def insert(self, decision: Decision[IncomingPayment]) -> KeyedCreation | None:
         """Await the result of `PostgresStore.insert`."""
-        return await self._engine.run_in_turn(*_insertion(decision, self._reservations, self._engine.watchers))
+        turn, operation = _insertion(decision, self._reservations, self._engine.watchers)
+        return await (self._engine.run(operation) if turn is None else self._engine.run_in_turn(turn, operation))
 
     async def find_creation(self, client: ClientId, key: IdempotencyKey, now: datetime) -> KeyedCreation | None:
         """Await the result of `PostgresStore.find_creation`."""
@@ -363,7 +368,10 @@ class AsyncPostgresNonces:
 def _insertion(
     decision: Decision[IncomingPayment], reservations: Reservations, watchers: Watchers
 ) -> tuple[Hashable, Operation[KeyedCreation | None]]:
-    """Return the turn of the insert, which is named by what it locks, and the operation."""
+    """Return the turn of the insert, which names the row that it locks, and the operation.
+
+    Without turns, the inserts of one client could occupy all connections while they wait for each other.
+    """
     payment, keyed = check_insert(decision), decision.keyed
     unpaid = UnpaidCheck(reservations, payment)
     turn = payment.client if unpaid.counts else keyed and (keyed.client, keyed.key)

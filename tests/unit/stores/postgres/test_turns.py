@@ -1,17 +1,20 @@
 """Calls of one client that wait for each other leave the connections of the store to other clients."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 
 import psycopg
 import pytest
 
+from incoming_payments.domain.feed import Consumer, ConsumerName, Failed, Start
 from incoming_payments.domain.idempotency import IdempotencyKey
 from incoming_payments.errors import StoreUnavailable
 from incoming_payments.stores.postgres import AsyncPostgresStore, PostgresStore, _engine
-from incoming_payments.testing import NOW, SyncQuotas, a_creation
+from incoming_payments.testing import NOW, SyncQuotas, SyncView, a_creation
 from incoming_payments.testing.quotas import OTHER, SHOP, Pair, create
 from kits.postgres import async_view, execute
 
@@ -22,6 +25,7 @@ INSERT_KEY = (
     "VALUES (%s, %s, '', '01900000-0000-7000-8000-000000000000', 0)"
 )
 TAKE_KEY = INSERT_KEY, (SHOP, KEY)
+LOCK_CONSUMER = "SELECT * FROM incoming_payments.consumers FOR UPDATE", ()
 LOCK_KEY = "SELECT * FROM incoming_payments.idempotency_keys FOR SHARE", ()
 Statement = tuple[str, tuple[str, ...]]
 
@@ -64,37 +68,104 @@ def create_keyed(pair: Pair) -> bool:
     return pair[0].insert(a_creation(key=KEY)) is None
 
 
-@pytest.mark.parametrize(
-    ("call", "blocked_by", "created"), [(create_reserved, TAKE_CLIENT, 6), (create_keyed, TAKE_KEY, 1)]
-)
+def outcome(call: Callable[[Pair], bool], pair: Pair) -> bool | type[StoreUnavailable]:
+    """Return the answer of the call, or the class of its refusal."""
+    try:
+        return call(pair)
+    except StoreUnavailable:
+        return StoreUnavailable
+
+
+def check_another_client(pair: Pair) -> None:
+    """Create and read payments of another client."""
+    for _ in range(3):
+        id = create(pair, client=OTHER)
+        assert id is not None
+        assert pair[0].load(id).client == OTHER
+
+
+@pytest.mark.parametrize(("call", "blocked_by"), [(create_reserved, TAKE_CLIENT), (create_keyed, TAKE_KEY)])
 def test_waiting_inserts_of_a_client_occupy_one_connection(
-    database: str, pair: Pair, call: Callable[[Pair], bool], blocked_by: Statement, created: int
+    database: str, pair: Pair, call: Callable[[Pair], bool], blocked_by: Statement
 ) -> None:
-    """Another client reads and creates while more inserts wait than the store has connections."""
+    """Another client reads and creates meanwhile. For threads, only half as many inserts wait as the store has threads.
+
+    The others are refused at once, because a waiting insert occupies a thread of the host.
+    """
     with ThreadPoolExecutor(6) as executor:
         with uncommitted(database, blocked_by):
-            waiting = [executor.submit(call, pair) for _ in range(6)]
+            calls = [executor.submit(outcome, call, pair) for _ in range(6)]
             await_lock_waiter(database)
-            for _ in range(3):
-                id = create(pair, client=OTHER)
-                assert id is not None
-                assert pair[0].load(id).client == OTHER
-            assert not any(future.done() for future in waiting)
-        assert [future.result() for future in waiting].count(True) == created
+            check_another_client(pair)
+            refused = [future for future in calls if future.done()]
+        outcomes = [future.result() for future in calls]
+    assert outcomes.count(StoreUnavailable) == len(refused) == (4 if isinstance(pair[0], PostgresStore) else 0)
+    assert outcomes.count(True) == (1 if call is create_keyed else 6 - len(refused))
 
 
-def test_insert_whose_turn_does_not_come_is_refused(database: str, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inserts_of_callers_that_have_gone_occupy_one_connection(database: str) -> None:
+    """A client may end its request while its insert waits. The insert goes on, and still waits for its turn."""
+
+    async def run() -> int:
+        async with AsyncPostgresStore(database, connections=2) as store:
+            known, *others = [a_creation(key=KEY) for _ in range(6)]
+            with uncommitted(database, TAKE_KEY):
+                callers = [asyncio.create_task(store.insert(decision)) for decision in (known, *others)]
+                await asyncio.to_thread(await_lock_waiter, database)
+                for caller in callers:
+                    caller.cancel()
+                await asyncio.wait(callers)
+                another = a_creation(client=OTHER)
+                await store.insert(another)
+                assert (await store.load(another.answer.id)).client == OTHER
+        return len(execute(database, "SELECT 1 FROM incoming_payments.payments"))
+
+    assert asyncio.run(run()) == 2
+
+
+def test_close_waits_for_the_turns(database: str) -> None:
+    """The inserts that were called before are stored."""
+
+    async def run() -> None:
+        store = AsyncPostgresStore(database, connections=2)
+        await store.open()
+        callers = [asyncio.create_task(store.insert(a_creation(key=KEY))) for _ in range(6)]
+        await asyncio.sleep(0)
+        await store.close()
+        assert [caller.result() is None for caller in callers].count(True) == 1
+
+    asyncio.run(run())
+
+
+def test_insert_whose_turn_does_not_come_is_refused(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller repeats the call later. The next insert then has its turn."""
-    with ThreadPoolExecutor(1) as executor:
+    monkeypatch.setattr(_engine, "STORE_BUSY_S_MAX", 0.01)
+    with async_view(database, connections=2) as view, ThreadPoolExecutor(1) as executor:
         with uncommitted(database, TAKE_KEY):
-            waiting = executor.submit(create_keyed, pair)
+            waiting = executor.submit(view.insert, a_creation(key=KEY))
             await_lock_waiter(database)
-            monkeypatch.setattr(_engine, "STORE_BUSY_S_MAX", 0.01)
-            with pytest.raises(StoreUnavailable, match="too many payments of this client are being created"):
-                create_keyed(pair)
-            monkeypatch.undo()
-        assert waiting.result()
-    assert not create_keyed(pair)
+            with pytest.raises(StoreUnavailable, match="too many calls are already waiting for this one"):
+                view.insert(a_creation(key=KEY))
+        assert waiting.result() is None
+        assert view.insert(a_creation(key=KEY)) is not None
+
+
+def test_waiting_results_of_a_consumer_occupy_one_connection(database: str, pair: Pair) -> None:
+    """The first failure changes the health of the consumer, so each of the results locks the row of the consumer."""
+    store, name = pair[0], ConsumerName("ledger")
+    assert isinstance(store, PostgresStore | SyncView)
+    feed = store.feed
+    assert feed.register(Consumer(name=name), Start.NOW, NOW)
+    for _ in range(6):
+        store.insert(a_creation())
+    deliveries = feed.claim(name, lambda _: b"", now=NOW, until=NOW + timedelta(minutes=1), limit=6)
+    failed = Failed(error="no answer", retry_at=NOW)
+    with ThreadPoolExecutor(6) as executor:
+        with uncommitted(database, LOCK_CONSUMER):
+            results = [executor.submit(feed.settle, delivery, failed, NOW) for delivery in deliveries]
+            await_lock_waiter(database)
+            check_another_client(pair)
+        assert [future.result() for future in results] == [True] * 6
 
 
 def test_repeats_of_a_creation_do_not_wait_for_each_other(database: str, pair: Pair) -> None:
