@@ -20,6 +20,8 @@ import openapi
 
 from campaigns.attacks.everything import all_rows
 from campaigns.attacks.rows import Answer, AnyRow, Attack
+from campaigns.evidence import page as evidence
+from campaigns.evidence.promises import PROMISES
 from incoming_payments import errors
 from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Refuse, Row, always
 from incoming_payments.endpoints import open_payments as api
@@ -182,6 +184,11 @@ def postgres_store() -> str:
     return f"```python\n{(ROOT / 'examples' / 'postgres_store.py').read_text('utf-8')}```"
 
 
+def evidence_tables() -> str:
+    """Return the results of the commands that check the promises. `nox -s evidence` has stored them."""
+    return evidence.tables(PROMISES, evidence.load(evidence.FILE))
+
+
 TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", datetime: "date-time"}
 
 
@@ -240,6 +247,7 @@ PARTS = {
     "nginx": nginx_configuration,
     "systemd": systemd_unit,
     "postgres store": postgres_store,
+    "evidence": evidence_tables,
 }
 
 
