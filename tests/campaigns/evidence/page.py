@@ -102,8 +102,8 @@ def _number(count: int, noun: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Return the time for readers: in seconds, or in minutes from 100 seconds on."""
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    """Return the time for readers: in seconds, or in minutes from ten minutes on."""
+    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
 
 
 def _row(promise: Promise, form: Form, result: Result | None) -> str:

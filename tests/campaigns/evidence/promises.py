@@ -215,7 +215,7 @@ PROMISES: Final = (
         pages="[receiving](receiving.md), [report](reports/crash-and-simulation.md)",
         short="nox -s crash -- --kills 30 --seed 3",
         long="nox -s crash -- --kills 200 --seed 3",
-        tell=lines(r"\d+ kills$", r"^packets .*$", r"^fulfilled .*$", r"^credits .*$", r"^violations .*$"),
+        tell=lines(r"^seed \d+, (\d+ kills)$", r"^packets .*$", r"^fulfilled .*$", r"^credits .*$", r"^violations .*$"),
     ),
     Promise(
         name="feed",
@@ -243,7 +243,7 @@ PROMISES: Final = (
         pages="[PostgreSQL](postgres.md#durability-of-a-write)",
         short="nox -s postgres -- --rounds 15 --seed 23",
         long="nox -s postgres -- --rounds 100 --seed 23",
-        tell=lines(r"\d+ rounds$", r"^calls .*$", r"^acknowledged credits .*$", r"^violations .*$"),
+        tell=lines(r"^seed \d+, (\d+ rounds)$", r"^calls .*$", r"^acknowledged credits .*$", r"^violations .*$"),
         needs=("postgres",),
     ),
     Promise(
@@ -253,7 +253,9 @@ PROMISES: Final = (
         pages="[PostgreSQL](postgres.md#durability-of-a-write)",
         short="nox -s postgres -- --rounds 8 --seed 24 --isolation serializable",
         long="nox -s postgres -- --rounds 50 --seed 24 --isolation serializable",
-        tell=lines(r"\d+ rounds$", r"^payments .*$", r"^calls .*$", r"^longest history .*$", r"^violations .*$"),
+        tell=lines(
+            r"^seed \d+, (\d+ rounds)$", r"^payments .*$", r"^calls .*$", r"^longest history .*$", r"^violations .*$"
+        ),
         needs=("postgres",),
     ),
     Promise(
@@ -263,7 +265,9 @@ PROMISES: Final = (
         pages="[PostgreSQL](postgres.md#synchronous-standbys)",
         short="nox -s failover -- --rounds 4 --seed 23",
         long="nox -s failover -- --rounds 20 --seed 23",
-        tell=lines(r"\d+ rounds$", r"^acknowledged credits .*$", r"^interrupted commits .*$", r"^violations .*$"),
+        tell=lines(
+            r"^seed \d+, (\d+ rounds)$", r"^acknowledged credits .*$", r"^interrupted commits .*$", r"^violations .*$"
+        ),
         needs=("postgres",),
     ),
     Promise(
@@ -273,7 +277,9 @@ PROMISES: Final = (
         pages="[serve on PostgreSQL](serve-postgres.md)",
         short="nox -s served -- --rounds 15 --seed 32",
         long="nox -s served -- --rounds 100 --seed 32",
-        tell=lines(r"\d+ rounds$", r"^packets .*$", r"^fulfilled .*$", r"^credits .*$", r"^violations .*$"),
+        tell=lines(
+            r"^seed \d+, (\d+ rounds)$", r"^packets .*$", r"^fulfilled .*$", r"^credits .*$", r"^violations .*$"
+        ),
         needs=("postgres",),
     ),
     Promise(
