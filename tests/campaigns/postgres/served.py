@@ -114,8 +114,8 @@ def _kill(service: Service, cluster: Cluster, victim: str, choose: random.Random
     if victim == "service":
         service.kill()
     elif victim in ("worker", "all workers"):
-        workers = service.workers()
-        for pid in [choose.choice(workers)] if victim == "worker" else workers:
+        workers = service.workers()  # for a second there are none, when a round before this one has killed all
+        for pid in choose.sample(workers, min(1, len(workers))) if victim == "worker" else workers:
             with suppress(ProcessLookupError):  # it has just ended
                 os.kill(pid, signal.SIGKILL)
     elif victim == "backends":
