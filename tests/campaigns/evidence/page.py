@@ -71,8 +71,8 @@ def _section(form: Form, promises: Sequence[Promise], results: Mapping[str, Resu
                 "",
                 f"### {part}, {form} form",
                 "",
-                "| row | promise | command | time | printed |",
-                "|---|---|---|---:|---|",
+                "| row | promise | command, its time, and what it printed |",
+                "|---|---|---|",
             )
             yield from (_row(promise, form, found[promise.name]) for promise in of_part)
 
@@ -107,11 +107,11 @@ def _time(seconds: float) -> str:
 
 
 def _row(promise: Promise, form: Form, result: Result | None) -> str:
-    time, printed = "", "not run yet"
+    shown = "not run yet"
     if result is not None and result.state is State.PASSED:
-        time, printed = _time(result.seconds), ", ".join(f"`{line}`" for line in result.printed)
+        shown = f"{_time(result.seconds)}: {', '.join(f'`{line}`' for line in result.printed)}"
     elif result is not None:
         words = "**failed**" if result.state is State.FAILED else "not run here"
-        time, printed = _time(result.seconds), f"{words}: {', '.join(result.printed)}"
-    cells = [f"`{promise.name}`", f"{promise.text} ({promise.pages})", f"`{promise.command(form)}`", time, printed]
+        shown = f"{words}: {', '.join(result.printed)}"
+    cells = [f"`{promise.name}`", f"{promise.text} ({promise.pages})", f"`{promise.command(form)}`<br>{shown}"]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
