@@ -8,6 +8,7 @@ nox -s demo              create and pay an incoming payment between real process
 nox -s disk              let syncs fail at random, and check 1,000 disks after power cuts: [-- --images N --seed S]
 nox -s docs              write the generated parts of the docs, and build them as a site in build/site
 nox -s edge              measure an honest peer's rate behind nginx during attacks: [-- --seconds S --turns N]
+nox -s evidence          check each promise of the docs, and write docs/evidence.md: [-- --long] [ROW...]
 nox -s explore           visit every state of small scenarios, with each order and each crash: [-- --help]
 nox -s failover          kill a PostgreSQL primary and promote its standby, 20 times: [-- --rounds N --seed S]
 nox -s fuzz              fuzz the parsers, the verification and the service, a minute for each target: [-- --help]
@@ -233,12 +234,18 @@ def interop(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Fuzz with coverage guidance: `nox -s fuzz [-- --seconds N | --runs N] [--json] [TARGET...]`."""
     _install(session, "tests")
-    try:
-        # A build from source needs a clang with libFuzzer.
-        session.install("--only-binary=atheris", *nox.project.dependency_groups(PYPROJECT, "fuzz"))
-    except CommandFailed:
+    if not _has_atheris(session):
         session.skip("atheris has no wheel for this platform and this Python")
     session.run("python", "-m", "campaigns.fuzz.run", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+def _has_atheris(session: nox.Session) -> bool:
+    """Install atheris, and return whether there is a wheel. A build from source needs a clang with libFuzzer."""
+    try:
+        session.install("--only-binary=atheris", *nox.project.dependency_groups(PYPROJECT, "fuzz"))
+    except CommandFailed:
+        return False
+    return True
 
 
 @nox.session
@@ -246,6 +253,15 @@ def edge(session: nox.Session) -> None:
     """Attack `serve` behind nginx, and print the rate of an honest peer: `nox -s edge [-- --seconds S --turns N]`."""
     _install(session, "tests")
     session.run("python", "-m", "campaigns.edge.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
+
+
+@nox.session
+def evidence(session: nox.Session) -> None:
+    """Run each command of docs/evidence.md, and write its result there: `nox -s evidence [-- --long] [ROW...]`."""
+    _install(session, "tests", "bench", "mutants")
+    session.install("nox")
+    _has_atheris(session)  # the page says so if not
+    session.run("python", "-m", "campaigns.evidence.campaign", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session

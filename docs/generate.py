@@ -26,6 +26,8 @@ from reference.parts import REFERENCE
 
 from campaigns.attacks.everything import all_rows
 from campaigns.attacks.rows import Answer, AnyRow, Attack
+from campaigns.evidence import page as evidence
+from campaigns.evidence.promises import PROMISES
 from incoming_payments import errors
 from incoming_payments.domain.transitions import ANY, TABLE, UNCHANGED, Move, Refuse, Row, always
 from incoming_payments.httpsig import Evidence, Policy, PrivateKey, RequestMessage, sign, verify
@@ -171,6 +173,11 @@ def postgres_update() -> str:
     return f"```py\n{textwrap.dedent(chr(10).join(lines))}\n```"
 
 
+def evidence_tables() -> str:
+    """Return the results of the commands that check the promises. `nox -s evidence` has stored them."""
+    return evidence.tables(PROMISES, evidence.load(evidence.FILE))
+
+
 _NAME = re.compile(r"\[+\w+\]+")  # the name of a table, such as [log]
 TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", datetime: "date-time"}
 
@@ -255,6 +262,7 @@ PARTS = {
     "refusals by default": compatibility.refusals_by_default,
     "difficulties": compatibility.difficulties,
     "client sources": compatibility.sources,
+    "evidence": evidence_tables,
 }
 
 

@@ -278,6 +278,7 @@ def main(folder: str, seed: int, rounds: int) -> int:
     report = run_campaign(Path(folder), seed, rounds)
     for name, figure in report.figures.items():
         print(f"{name:<30}{figure:>9}")
+    print(f"{'violations':<30}{len(report.violations):>9}")
     print("".join(f"broken: {text}\n" for text in report.violations), end="")
     return 1 if report.violations else 0
 

@@ -103,28 +103,31 @@ def print_path(text: str, fault: str | None, say: Callable[[str], None], *, larg
 
 def print_reports(reports: Iterator[Report], say: Callable[[str], None]) -> int:
     """Print a row for each scenario, and the path of each failure."""
-    status = 0
+    status, states = 0, 0
     say(f"{'scenario':<12}{'states':>10}{'steps':>12}{'ends':>8}{'schedules':>12}{'longest':>9}{'seconds':>9}")
     for report in reports:
         row = f"{report.scenario:<12}{report.states:>10,}{report.steps:>12,}{report.ends:>8,}"
         say(f"{row}{report.schedules:>12.2g}{report.longest:>9}{report.seconds:>9.1f}")
+        states += report.states
         if report.failure is not None:
             status = 1
             say(f"broken: {report.failure.text}")
             say(f"to repeat this: nox -s explore -- --path {text_of(report.scenario, report.failure.path)}")
+    say(f"{states:,} states in all" + ("" if status else ", and no promise is broken"))
     return status
 
 
 def print_faults(reports: Iterator[Report], say: Callable[[str], None]) -> int:
     """Print the shortest path to each fault, and return 1 if one was not found."""
-    status = 0
+    found = 0
     for name, report in zip(FAULTS, reports, strict=True):
         if report.failure is None:
-            status = 1
             say(f"{name}: not found in {report.states:,} states")
         else:
+            found += 1
             say(f"{name}: {report.failure.text}\n    {text_of(report.scenario, report.failure.path)}")
-    return status
+    say(f"{found} of {len(FAULTS)} faults were found")
+    return 0 if found == len(FAULTS) else 1
 
 
 def main(arguments: Sequence[str], say: Callable[[str], None] = print) -> int:

@@ -86,9 +86,10 @@ def test_a_path_that_is_not_possible_is_refused(path: str, text: str) -> None:
 
 
 def test_the_session_prints_a_row_for_each_scenario() -> None:
-    """The row has the number of states."""
-    status, output = session("--small", "--scenario", "creations")
-    assert (status, output[0].split()[:3], output[1].split()[0]) == (0, ["scenario", "states", "steps"], "creations")
+    """The row has the number of states, and the last line has their sum."""
+    status, (head, row, total) = session("--small", "--scenario", "creations")
+    assert (status, head.split()[:3], row.split()[0]) == (0, ["scenario", "states", "steps"], "creations")
+    assert total == f"{row.split()[1]} states in all, and no promise is broken"
 
 
 def test_the_report_lists_each_fault() -> None:

@@ -163,6 +163,7 @@ def service() -> Iterator[bytes]:
         for key in b"\0", b"\1":
             yield script(1, 0, b"u%b/%b" % (path, PAYMENT.encode()), line, b"s" + key)
             yield script(2, 0, line, b"s" + key)
+    yield script(1, 0, b"u/TOKEN-OTHER", b"s\0")  # the refusal repeats this path
     everything: dict[str, object] = {
         "incomingAmount": test_api.USD_25,
         "expiresAt": "2030-02-01T00:00:00Z",
