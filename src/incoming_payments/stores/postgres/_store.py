@@ -196,8 +196,8 @@ class PostgresStore:
 
         The method works in batches, so that other calls and processes continue. It first waits for the transactions
         that run when it is called. Until it has ended, no payment is found by its reference. A repeated call continues
-        an interrupted one. Other processes index the new member for new payments, but have to open their stores again
-        to find payments by it. Raises `ConfigurationError` for an invalid name.
+        an interrupted one. Other processes index the new member for new payments. To find payments by it, they have to
+        open their stores again. Raises `ConfigurationError` for an invalid name.
         """
         checked = checked_member(reference)
         self._engine.run(begin_reindex(checked))

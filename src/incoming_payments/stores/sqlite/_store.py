@@ -176,9 +176,9 @@ class SqliteStore(_Store):
         """Index the member `reference` of the metadata of all payments, or no member if `reference` is `None`.
 
         The method works in batches, so that other calls and processes continue. Until it has ended, no payment is found
-        by its reference. A repeated call continues an interrupted one. Other processes that have the database open
-        index the new member for new payments, but have to open the database again to find payments by it. Raises
-        `ConfigurationError` for an invalid name.
+        by its reference. A repeated call continues an interrupted one. Other processes index the new member for new
+        payments. To find payments by it, they have to open the database again. Raises `ConfigurationError` for an
+        invalid name.
         """
         checked = checked_member(reference)
         self._write(lambda rows: begin_reindex(rows, checked))
