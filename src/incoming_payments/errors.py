@@ -72,7 +72,7 @@ class IncomingPaymentsError(Exception):
 
     `code` is stable and is for programs. `description` is for people, and says what to change. `details` holds facts,
     such as the wrong member. None of these members holds a secret. `TokenRefused`, `SignatureRefused`, `MalformedField`
-    and `HttpRefused` take the `code` of each instance as an argument; other classes have one code.
+    and `HttpRefused` take their `code` as an argument. Each of the other classes has one code.
     """
 
     code: str = "error"

@@ -391,5 +391,5 @@ def next_delivery(consumer: Consumer, events: Sequence[FeedEvent]) -> tuple[Feed
 
 
 def admitted(consumer: Consumer, events: Collection[Event], wallet_address: WalletAddressUrl) -> list[Event]:
-    """Return those of the new `events` of one payment that the filter of `consumer` admits."""
+    """Return the new `events` of one payment, without the events that the filter of `consumer` excludes."""
     return [event for event in events if consumer.admits(event.kind, wallet_address)]

@@ -17,7 +17,8 @@ MINUTE: Final = timedelta(minutes=1)
 def used_until(full_at: datetime | None, now: datetime, debt: timedelta = timedelta(0)) -> datetime:
     """Return the time at which the whole quota is available again, if no request is counted.
 
-    A clock that was set back must not lock a client out. So the time is at most a minute and `debt` after `now`.
+    A clock that was set back must not lock a client out. So the time is never later than `now` plus one minute plus
+    `debt`.
     """
     return min(max(full_at or now, now), now + MINUTE + debt)
 

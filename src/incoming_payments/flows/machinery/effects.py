@@ -303,7 +303,7 @@ class EraseMetadata(Effect[IncomingPayment]):
 
 @frozen
 class EraseEnded(Effect[bool]):
-    """Erase the metadata of a batch of the payments that ended before `before`. Answer whether none is left."""
+    """Erase the metadata of a batch of the payments that ended before `before`. Answer whether no metadata is left."""
 
     method: ClassVar = "erasure.erase_ended"
     answers: ClassVar = (bool,)

@@ -90,7 +90,7 @@ class EnableConsumer(Effect[None]):
 
 @frozen
 class SkipDeliveries(Effect[bool]):
-    """Drop a batch of the deliveries that were due by `now`. Answer whether none is left."""
+    """Drop a batch of the deliveries that were due by `now`. Answer whether no such delivery is left."""
 
     method: ClassVar = "feed.skip"
     answers: ClassVar = (bool,)

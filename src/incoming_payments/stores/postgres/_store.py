@@ -74,8 +74,8 @@ class PostgresStore:
     The constructor raises the same errors, and `ConfigurationError` for an invalid argument. The observer gets a
     `StoreBatch` for each commit of updates.
 
-    `reference` names the member of the metadata by which `find_payments` finds payments, such as `externalRef`. The
-    first store that names a member of a new database decides for all processes. `None` accepts the member of the
+    `reference` names the member of the metadata by which `find_payments` finds payments, such as `externalRef`. In a
+    new database, the first store that names a member decides for all processes. `None` accepts the member of the
     database. Another member raises `ConfigurationError`, until `reindex` has run.
     """
 
@@ -363,7 +363,7 @@ class AsyncPostgresNonces:
 def _insertion(
     decision: Decision[IncomingPayment], reservations: Reservations, watchers: Watchers
 ) -> tuple[Hashable, Operation[KeyedCreation | None]]:
-    """Return the turn of the insert, which is named by what it locks, and the operation."""
+    """Return the key of the lock under which the insert waits for its turn, and the operation that inserts."""
     payment, keyed = check_insert(decision), decision.keyed
     unpaid = UnpaidCheck(reservations, payment)
     turn = payment.client if unpaid.counts else keyed and (keyed.client, keyed.key)

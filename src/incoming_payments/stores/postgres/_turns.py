@@ -14,7 +14,7 @@ L = TypeVar("L")
 
 
 class Turns(Generic[L]):
-    """A lock for each key, which exists while somebody has or awaits it. Thread-safe."""
+    """A lock for each key, which exists while a caller holds it or waits for it. Thread-safe."""
 
     def __init__(self, new_lock: Callable[[], L]) -> None:
         self._new_lock = new_lock

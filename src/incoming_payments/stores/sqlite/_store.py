@@ -82,8 +82,8 @@ class SqliteStore(_Store):
     The constructor raises the same errors, and `ConfigurationError` for an invalid `path`, `busy_s` or `observer`. The
     observer gets a `StoreBatch` for each commit.
 
-    `reference` names the member of the metadata by which `find_payments` finds payments, such as `externalRef`. The
-    first store that names a member of a new database decides for all processes. `None` accepts the member of the
+    `reference` names the member of the metadata by which `find_payments` finds payments, such as `externalRef`. In a
+    new database, the first store that names a member decides for all processes. `None` accepts the member of the
     database. Another member raises `ConfigurationError`, until `reindex` has run.
 
     A store that is opened before `os.fork` works in both parent and child (see `_engine`). Keep the file on a local
