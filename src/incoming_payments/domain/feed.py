@@ -179,7 +179,7 @@ class Health:
         return _has_failed_for(self, consumer.down_after_s, now)
 
     def is_up_until(self, consumer: Consumer) -> datetime | None:
-        """Return the time before which more failures make the consumer neither down nor disabled, if it is known."""
+        """Return the time until which the consumer stays up although attempts fail, or `None` if it is unknown."""
         limits = [after_s for after_s in (consumer.down_after_s, consumer.disable_after_s) if after_s is not None]
         if self.failing_since is None or self.disabled_at is not None or not limits:
             return None

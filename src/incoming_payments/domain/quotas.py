@@ -24,9 +24,9 @@ def used_until(full_at: datetime | None, now: datetime, debt: timedelta = timede
 
 
 def excess_s(full_at: datetime, now: datetime, share: timedelta) -> float:
-    """Return the seconds until a request is admitted, or a number up to 0 if it is admitted now.
+    """Return the seconds until a request is admitted, or 0 or less if it is admitted now.
 
-    Each request uses the `share` of a minute. The time from `now` to `full_at` shows the used quota.
+    A request moves `full_at` by `share`, and is admitted if `full_at` is then at most a minute after `now`.
     """
     return (full_at + share - now - MINUTE).total_seconds()
 

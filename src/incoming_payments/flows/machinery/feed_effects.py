@@ -61,7 +61,7 @@ class ClaimDeliveries(Effect[Sequence[Delivery]]):
 
 @frozen
 class SettleDelivery(Effect[bool]):
-    """Store what follows from `result`. The answer is false if the delivery has no longer the lease."""
+    """Store what follows from `result`. The answer is false if the delivery no longer has the lease."""
 
     method: ClassVar = "feed.settle"
     answers: ClassVar = (bool,)

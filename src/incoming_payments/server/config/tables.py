@@ -182,8 +182,8 @@ class LimitsTable:
     )
     wording: Wording = setting(
         f"{' or '.join(f'`{toml(wording)}`' for wording in get_args(Wording))}: the descriptions in error "
-        "responses. With the second value, they are those that the Web Monetization extension expects. The "
-        "error codes stay the same",
+        'responses. `"web-monetization"` selects those that the Web Monetization extension expects. The error '
+        "codes stay the same",
         "plain",
     )
 

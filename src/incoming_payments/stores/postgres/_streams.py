@@ -44,7 +44,7 @@ def mark(payment: IncomingPayment, events: Sequence[Event]) -> list[Query]:
     """Return the queries that note the new `events` of `payment`. The last one changes a row for each consumer.
 
     A stream without a row is handled up to the new events. The exceptions are payments that an incomplete registration
-    has not reached. Lock the payment before, so that the events of a stream are noted in order.
+    has not reached. Lock the payment first, so that the events of a stream are noted in order.
     """
     columns = (
         array(event.version for event in events),
