@@ -52,7 +52,7 @@ class ServicePolicy:
     - `public_get`: whether a request without a token can read the public view, which contains the received amount. If
       not, the response is 401.
     - `public_cors`: whether scripts of any website may read the public view (`Access-Control-Allow-Origin: *`).
-    - `allow_identical`: whether a client may repeat a signed request that has no nonce until its signature is too old.
+    - `allow_identical`: whether a client without nonces may repeat a signed request, until its signature is too old.
       Clients that retry, or that sign twice within one second, send identical requests. Rafiki sends such requests, so
       `False` breaks payments from Rafiki.
     - `expiry_s_max`: how many seconds in the future `expiresAt` may be.

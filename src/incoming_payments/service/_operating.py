@@ -1,4 +1,4 @@
-"""The methods of both services that operate the service: sweep, deliveries, consumers, erasure and readiness."""
+"""The methods of both services for operators: sweep, deliveries, consumers, erasure and readiness."""
 
 import logging
 from collections.abc import Sequence
