@@ -52,8 +52,8 @@ IncomingPaymentsError              has a code, a description and details
 ├── BrokenDecision                 the values to store contradict each other: a bug in the decision
 ├── ApprovalRequired               the money of a packet needs the approval of the host
 ├── LeaseLost                      a handler acknowledges a delivery, but has lost its lease
-├── RetryLater                     a handler of deliveries asks for a later attempt
-├── HandlerGone                    a handler of deliveries wants no more of them
+├── RetryLater                     a handler asks for a later attempt of its delivery
+├── HandlerGone                    a handler wants no more deliveries
 ├── PortMissing                    a flow needs a port that the host did not pass
 ├── FlowStuck                      a flow took too many steps, or had already run
 └── ConfigurationError             a setting is missing or wrong
@@ -72,7 +72,7 @@ class IncomingPaymentsError(Exception):
 
     `code` is stable and is for programs. `description` is for people, and says what to change. `details` holds facts,
     such as the wrong member. None of these members holds a secret. `TokenRefused`, `SignatureRefused`, `MalformedField`
-    and `HttpRefused` take the `code` of each instance as an argument; other classes have one code.
+    and `HttpRefused` take their `code` as an argument. Each of the other classes has one code.
     """
 
     code: str = "error"
@@ -382,7 +382,7 @@ class LeaseLost(IncomingPaymentsError, code="lease_lost"):
 
 
 class RetryLater(IncomingPaymentsError, code="retry_later"):
-    """A handler of deliveries asks for the next attempt after `after_s` seconds, or later. The log has the description.
+    """A handler asks for a pause of at least `after_s` seconds before the next attempt. The log has the description.
 
     For `throttle_s` seconds, the relay that called the handler begins no attempt of any delivery.
 
@@ -397,7 +397,7 @@ class RetryLater(IncomingPaymentsError, code="retry_later"):
 
 
 class HandlerGone(IncomingPaymentsError, code="handler_gone"):
-    """A handler of deliveries wants no more of them. The attempt counts as failed, and the consumer is disabled."""
+    """A handler wants no more deliveries. The attempt counts as failed, and the consumer is disabled."""
 
 
 class PortMissing(IncomingPaymentsError, code="port_missing"):

@@ -106,7 +106,7 @@ class History:
         self._expected: deque[Event] = deque()  # the events of the last decision that are still to come
 
     def follow(self, event: EventRow, credit: CreditRow) -> None:
-        """Compare the next event, and its credit if it names one, with the decision that leads to it."""
+        """Compare the next event, and its credit if there is one, with the result of the decision."""
         if event.version != self.version + 1:
             raise Contradiction("events", f"version {self.version + 1} is missing, and version {event.version} follows")
         if not self._expected:

@@ -38,7 +38,7 @@ class DerivedRow(NamedTuple):
 def check_place(row: MetadataRow) -> None:
     """Raise `Contradiction` unless the metadata of a payment is in one place of a SQLite database."""
     if row.metadata is not None and row.metadata_number is not None:
-        raise Contradiction("payments", "it has metadata, and the number of another text")
+        raise Contradiction("payments", "it has metadata in its own row, and also names a row of the table metadata")
     if row.metadata_number is not None and row.text is None:
         raise Contradiction("metadata", f"there is no text {row.metadata_number}, which the payment names")
 

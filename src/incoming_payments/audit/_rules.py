@@ -61,8 +61,8 @@ class StreamRow(NamedTuple):
 class DeliveryRow(NamedTuple):
     """The columns of the table `deliveries`, without its consumer and payment.
 
-    `payload` is the type of the payload. `events` is the number of existing events from the first to the last version,
-    and `credited` is the number of `credited` events among them.
+    `payload` is the SQLite type of the value in that column, such as `blob`. `events` is the number of existing events
+    from the first to the last version, and `credited` is the number of `credited` events among them.
     """
 
     first_version: Any

@@ -78,7 +78,7 @@ class ToErase:
 
 
 class Numbers:
-    """The numbers of the metadata of all payments. One read compares them all, so this pass is for copies only."""
+    """The numbers of the metadata of all payments. One long read compares them, so run this pass only on a backup."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally

@@ -179,7 +179,7 @@ class Health:
         return _has_failed_for(self, consumer.down_after_s, now)
 
     def is_up_until(self, consumer: Consumer) -> datetime | None:
-        """Return the time before which more failures make the consumer neither down nor disabled, if it is known."""
+        """Return the time until which the consumer stays up although attempts fail, or `None` if it is unknown."""
         limits = [after_s for after_s in (consumer.down_after_s, consumer.disable_after_s) if after_s is not None]
         if self.failing_since is None or self.disabled_at is not None or not limits:
             return None
@@ -391,5 +391,5 @@ def next_delivery(consumer: Consumer, events: Sequence[FeedEvent]) -> tuple[Feed
 
 
 def admitted(consumer: Consumer, events: Collection[Event], wallet_address: WalletAddressUrl) -> list[Event]:
-    """Return those of the new `events` of one payment that the filter of `consumer` admits."""
+    """Return the new `events` of one payment, without the events that the filter of `consumer` excludes."""
     return [event for event in events if consumer.admits(event.kind, wallet_address)]

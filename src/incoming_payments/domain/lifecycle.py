@@ -60,8 +60,9 @@ class Decision(Generic[T]):
     """The `answer` for the caller, and the values that the store writes in one transaction.
 
     `payment` is the payment after the decision, and `events` are its new events. `credit` is the new credit or `None`.
-    If `payment` is `None`, the store writes nothing. `keyed` is the record of the idempotency key of a creation or
-    `None`. `approved` is the proof that the money of a packet may be credited. The store does not write this proof.
+    If `payment` is `None`, the store writes nothing. `keyed` is the record of an idempotency key if a new payment has
+    one, and `None` otherwise. `approved` is the proof that the money of a packet may be credited. The store does not
+    write this proof.
     """
 
     answer: T

@@ -17,15 +17,16 @@ MINUTE: Final = timedelta(minutes=1)
 def used_until(full_at: datetime | None, now: datetime, debt: timedelta = timedelta(0)) -> datetime:
     """Return the time at which the whole quota is available again, if no request is counted.
 
-    A clock that was set back must not lock a client out. So the time is at most a minute and `debt` after `now`.
+    A clock that was set back must not lock a client out. So the time is never later than `now` plus one minute plus
+    `debt`.
     """
     return min(max(full_at or now, now), now + MINUTE + debt)
 
 
 def excess_s(full_at: datetime, now: datetime, share: timedelta) -> float:
-    """Return the seconds until a request is admitted, or a number up to 0 if it is admitted now.
+    """Return the seconds until a request is admitted, or 0 or less if it is admitted now.
 
-    Each request uses the `share` of a minute. The time from `now` to `full_at` shows the used quota.
+    A request moves `full_at` by `share`, and is admitted if `full_at` is then at most a minute after `now`.
     """
     return (full_at + share - now - MINUTE).total_seconds()
 

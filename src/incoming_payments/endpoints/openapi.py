@@ -1,7 +1,7 @@
 """The OpenAPI documents of the service and of its events, and the JSON Schema of its webhooks.
 
-`docs/openapi.py` writes the OpenAPI document of the service to `openapi.json` in this package. The document of the
-events is `pull.json`, without the schema of an event, which is `webhooks.json`.
+`docs/openapi.py` writes the OpenAPI document of the service to `openapi.json` in this package. `pull.json` is the
+document of the requests that pull events. `webhooks.json` is the schema of an event, which `pull.json` does not repeat.
 """
 
 import json

@@ -52,13 +52,13 @@ class ServicePolicy:
     - `public_get`: whether a request without a token can read the public view, which contains the received amount. If
       not, the response is 401.
     - `public_cors`: whether scripts of any website may read the public view (`Access-Control-Allow-Origin: *`).
-    - `allow_identical`: whether a client may repeat a signed request that has no nonce until its signature is too old.
+    - `allow_identical`: whether a client without nonces may repeat a signed request, until its signature is too old.
       Clients that retry, or that sign twice within one second, send identical requests. Rafiki sends such requests, so
       `False` breaks payments from Rafiki.
     - `expiry_s_max`: how many seconds in the future `expiresAt` may be.
     - `idempotency_key_s`: for how many seconds the service keeps the `Idempotency-Key` of a created payment.
-    - `default_expiry_s`: the number of seconds after which a payment expires that has neither `incomingAmount` nor
-      `expiresAt`, at most `expiry_s_max`. `None` means never. The response shows the time in `expiresAt`.
+    - `default_expiry_s`: the lifetime in seconds of a payment that has neither `incomingAmount` nor `expiresAt`, at
+      most `expiry_s_max`. `None` means never. The response shows the time in `expiresAt`.
     - `metadata_bytes_max` and `metadata_depth_max`: the greatest size and nesting depth of the metadata, as compact
       JSON.
     - `trailing_slash`: whether one slash may follow the path of the collection, of a payment or of `complete`. If not,

@@ -17,7 +17,7 @@ _RANDOM_BYTES: Final = 4
 def claim_deliveries(name: ConsumerName, *, limit: int, lease_s: int, clock: Clock) -> Flow[Sequence[Delivery]]:
     """Lease at most `limit` due deliveries for `lease_s` seconds, and return them. Raises `ConsumerNotFound`.
 
-    Look at first whether there is something to claim, because a claim is a write, and consumers claim often.
+    First read whether a delivery is due, because a claim is a write, and consumers claim often.
     """
     due_at = yield from FindNextDue(name)
     now = clock()

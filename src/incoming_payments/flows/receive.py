@@ -28,7 +28,7 @@ def receive(id: PaymentId | str, *, credit_id: str, amount: Amount, clock: Calla
 
     `credit_id` is the host's own reference for this receipt of money, such as a ledger reference. A repeated call with
     the same reference is safe and returns the first result, so repeat a call that was interrupted. A credit that
-    reaches or passes `incomingAmount` completes the payment.
+    reaches or exceeds `incomingAmount` completes the payment.
 
     `clock` returns the time in UTC. The decision calls `clock` inside the store's transaction, perhaps in another
     thread. So money is not credited if the payment expired while the credit waited for the store.

@@ -105,7 +105,10 @@ Reach = Literal["own", "all"]  # the payments of the client itself, or the payme
 
 @frozen
 class Allowance:
-    """The rights of a token to one action. `own` are the rights to the action, and `all` those to its `-all` form."""
+    """The rights of a token to one action.
+
+    `own` has the rights to the action itself, and `all` has the rights to the action with the suffix `-all`.
+    """
 
     own: tuple[AccessRight, ...]
     all: tuple[AccessRight, ...]

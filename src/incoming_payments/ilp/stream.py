@@ -138,7 +138,7 @@ class StreamClose:
 
 @frozen
 class StreamMoney:
-    """The part of the packet's amount for this stream: `shares` of the sum of the shares of all streams."""
+    """The part of the packet's amount for this stream: its `shares` divided by the shares of all streams."""
 
     stream_id: int = _uint()
     shares: int = _uint()

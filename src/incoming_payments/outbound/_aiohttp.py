@@ -146,7 +146,7 @@ class AsyncHttpClient:
 
 
 class _Socket(socket.socket):
-    """A socket of which asyncio reads few bytes of TLS at once.
+    """A socket from which asyncio reads only a few bytes of TLS at once.
 
     So a hostile server that sends without a pause does not keep the loop from the other connections.
     """

@@ -208,8 +208,8 @@ class HttpIntrospector(_Introspector):
     - `timeout_s` is the time for one introspection with its retries, at most `limits.INTROSPECTION_S_MAX`.
     - `connections` is the number of connections to the authorization server. Half of the connections are reserved for
       tokens that were active at their last introspection. So an attacker with random tokens cannot occupy all
-      connections. `HttpIntrospector` lets only as many threads as the other half has connections wait for tokens that
-      were not active. Under WSGI, set `connections` to half of the threads of your server.
+      connections. `HttpIntrospector` also limits the threads that wait for other tokens to the number of the other
+      connections. Under WSGI, set `connections` to half of the threads of your server.
     - `cache_s` is the number of seconds for which an active token is cached, at most
       `limits.INTROSPECTION_CACHE_S_MAX`. A cached token is never used beyond its `exp`, but a revoked token stays
       usable for that long. 0 turns the cache off. `cache_tokens` is the size of the cache.

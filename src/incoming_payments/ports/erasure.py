@@ -21,9 +21,9 @@ class Erasure(Protocol):
         """
 
     def erase_ended(self, before: datetime) -> bool:
-        """Erase the metadata of a batch of the payments that ended before `before`. Return whether none is left.
+        """Erase the metadata of a batch of the payments that ended before `before`.
 
-        `stores.guard.ended_at` is the time at which a payment ended.
+        Return whether no such metadata is left. `stores.guard.ended_at` is the time at which a payment ended.
         """
 
 

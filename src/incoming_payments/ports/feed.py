@@ -23,8 +23,9 @@ Render = Callable[[Sequence[FeedEvent]], bytes]
 class Feed(Protocol):
     """The feed of the events in one store. Each method is atomic, and returns when its result is durable.
 
-    The transaction that stores events also notes that their stream is due, for each consumer with a filter that admits
-    one of them. So a claim finds due streams by an index, however many events the store holds.
+    The transaction that stores the events of a payment also notes which consumers want one of them. For these
+    consumers, the stream of the payment is due. So a claim finds due streams by an index, however many events the store
+    holds.
 
     A method that takes the name of a consumer raises `ConsumerNotFound` for an unknown name.
     """
@@ -77,7 +78,7 @@ class Feed(Protocol):
         """Disable the consumer, or enable it again. An enabled consumer continues where it was."""
 
     def skip(self, name: ConsumerName, now: datetime) -> bool:
-        """Drop a batch of the deliveries and events that wait. Return whether none is left.
+        """Drop a batch of the deliveries and events that wait. Return whether no delivery or event is left.
 
         These are the open deliveries that are not leased, their streams, and the streams that were due by `now`. Of
         such a stream, drop all events that its payment has at the time of the call.
@@ -96,7 +97,10 @@ class Feed(Protocol):
         """
 
     def forget(self, before: datetime) -> bool:
-        """Delete a batch of the acknowledged deliveries that ended before `before`. Return whether none is left."""
+        """Delete a batch of the acknowledged deliveries that ended before `before`.
+
+        Return whether no such delivery is left.
+        """
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` after each change of this process that makes a stream due. Return a function that ends this.

@@ -79,5 +79,6 @@ class Observer(Protocol):
     def observe(self, observation: Observation) -> None:
         """Record `observation`.
 
-        The texts of an observation come from small sets of values, so they are fit for labels. They contain no secret.
+        The texts of an observation come from small sets of values, so you can use them as labels of metrics. They
+        contain no secret.
         """

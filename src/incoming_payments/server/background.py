@@ -103,7 +103,7 @@ def relaying(service: AsyncIncomingPayments, endpoints: "Sequence[WebhookEndpoin
 
 @frozen
 class _Step:
-    """One kind of work of the sweep. `work` does a batch, and returns whether none is left."""
+    """One kind of work of the sweep. `work` does a batch, and returns whether no work is left."""
 
     work: Callable[[], Awaitable[bool]]
     event: LogEvent
@@ -113,10 +113,9 @@ class _Step:
 def sweeping(service: AsyncIncomingPayments, feed: AsyncFeed, sweep: SweepTable) -> Task:
     """Return a task that writes `expired` events, and removes what has been kept for long enough.
 
-    Several processes may run this task. They share the work: no event is written twice, and each batch is one
-    transaction, which begins with what is left. A random pause lets the processes take turns. After a batch that was
-    not the last, the pause is as long as the batch, so that other updates can use the disk for at least half of the
-    time.
+    Several processes may run this task. They share the work. No event is written twice, because each batch is one
+    transaction that takes only what is left. A random pause lets the processes take turns. After a batch that was not
+    the last, the pause is as long as the batch, so that other updates can use the disk for at least half of the time.
     """
     steps = list(_steps(service, feed, sweep))
 

@@ -20,7 +20,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 def with_document(application: Application, policy: ServicePolicy, mount: str | None) -> Application:
     """Return `application`, extended to serve its OpenAPI document.
 
-    The paths are `DOCUMENT`, and `DOCUMENT` below the path of the base URL and below `mount`.
+    The paths are `DOCUMENT` at the root, below the path of the base URL, and below `mount`.
     """
     prefixes = ("", urlsplit(policy.base_url).path, mount or "")
     return _with_document(application, openapi_document(policy), [f"{prefix}{DOCUMENT}" for prefix in prefixes])

@@ -1,4 +1,4 @@
-"""The methods of both services that operate the service: sweep, deliveries, consumers, erasure and readiness."""
+"""The methods of both services for operators: sweep, deliveries, consumers, erasure and readiness."""
 
 import logging
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ def set_enabled(consumer: str, now: datetime, *, enabled: bool) -> Flow[None]:
 
 
 def skip_batch(consumer: str, now: datetime) -> Flow[bool]:
-    """Drop a batch of the deliveries that were due by `now`, and return whether none is left."""
+    """Drop a batch of the deliveries that were due by `now`, and return whether no delivery is left."""
     return (yield from SkipDeliveries(consumer_name(consumer), now))
 
 
@@ -95,9 +95,9 @@ def erase_metadata(service: Service[Any], payment: PaymentId | str) -> Flow[Inco
 def erase_old_metadata(service: Service[Any], *, kept_s: int) -> Flow[bool]:
     """Erase the metadata of a batch of the payments that ended more than `kept_s` seconds ago.
 
-    Return whether none is left. If not, call the method again. A payment ends when it is completed, or when it expires
-    and `announce_expired` has written its `expired` event. Raises `InvalidValue` unless `kept_s` is an integer from 0
-    to `limits.KEPT_S_MAX`, and the exceptions of `erase_metadata`.
+    Return whether no such metadata is left. Until then, call the method again. A payment ends when it is completed, or
+    when it expires and `announce_expired` has written its `expired` event. Raises `InvalidValue` unless `kept_s` is an
+    integer from 0 to `limits.KEPT_S_MAX`, and the exceptions of `erase_metadata`.
     """
     return (yield from erase.erase_old_metadata(service.clock(), kept_s=kept_s))
 

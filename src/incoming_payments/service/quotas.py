@@ -24,7 +24,7 @@ class MemoryQuotas:
     """A `Quotas` port in memory, for one process. Thread-safe. The counts are lost when the process ends.
 
     - `requests_per_minute`: the average number of requests that a client may send in a minute. A client may also send
-      that many requests at once. Each request uses its share of a minute.
+      that many requests at once. After a request, `60 / requests_per_minute` seconds make room for another one.
     - `unpaid_payments`: the number of payments that a client may have that have received nothing, and are neither
       completed nor expired.
     - `clients`: the number of clients in memory. An additional client replaces the least recently active client.

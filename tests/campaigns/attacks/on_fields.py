@@ -33,7 +33,7 @@ def presence(at: Scene) -> Family:
             ("both are empty", put(put(good, "Signature", ""), "Signature-Input", ""), missing),
             ("both are white space", put(put(good, "Signature", "  "), "Signature-Input", "  "), missing),
         ],
-        "the text undefined, as some clients send it in a retry": [
+        "the word 'undefined' as a value, as some clients send in a retry": [
             ("for both", put(put(get, "Signature", "undefined"), "Signature-Input", "undefined"), malformed),
             ("for Signature-Input", put(good, "Signature-Input", "undefined"), malformed),
             ("for Signature", put(good, "Signature", "undefined"), Code.SIGNATURE_MALFORMED),

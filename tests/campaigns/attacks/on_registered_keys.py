@@ -108,7 +108,7 @@ def false_keys() -> Family:
             ("Ed25519", _jwk(KEY, x=_b64((2).to_bytes(32, "little"))), anything),
             ("Ed25519, not canonical", _jwk(KEY, x=_b64((P + 3).to_bytes(32, "little"))), anything),
         ],
-        "a key in another spelling": [
+        "a value of the key in the wrong form": [
             ("padded", _jwk(KEY, x=KEY.public_jwk()["x"] + "="), KEY.sign),
             ("bits past its end", _jwk(KEY, x=KEY.public_jwk()["x"][:-1] + "p"), KEY.sign),
             ("too short", _jwk(KEY, x=_b64(bytes(31))), anything),

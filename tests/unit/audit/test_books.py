@@ -224,7 +224,10 @@ def test_difference_names_the_payment(tmp_path: Path, statement: str, table: str
         (["DELETE FROM metadata WHERE number = 3"], "there is no text 3, which the payment names"),
         (["DELETE FROM metadata WHERE number = 3"], "metadata: number 3 is missing, and 4 follows"),
         (["UPDATE metadata SET text = '{}' WHERE number = 4"], "metadata: there are 5 texts, and 4 payments name one"),
-        (["UPDATE payments SET metadata = '{}'"], "it has metadata, and the number of another text"),
+        (
+            ["UPDATE payments SET metadata = '{}'"],
+            "it has metadata in its own row, and also names a row of the table metadata",
+        ),
         (["UPDATE payments SET metadata_number = 5"], "metadata_number 5 is also that of another payment"),
         (["DELETE FROM metadata_to_erase"], "metadata_to_erase: there must be one row with the time "),
         (["UPDATE metadata_to_erase SET ended_at = 1"], "metadata_to_erase: ended_at is 1, and must be "),

@@ -25,7 +25,7 @@ class ApprovalCalls:
         self._threads = Threads()
 
     def request(self, proposal: Proposal) -> BoundedCall:
-        """Return a call of the port about `proposal`. The call has not begun yet."""
+        """Return a call that asks the port to approve `proposal`. The call has not begun yet."""
         method = self._port.approve_payment if isinstance(proposal, ProposedPayment) else self._port.approve_credit
         return BoundedCall(self._threads, method, proposal, self._bound_s)
 

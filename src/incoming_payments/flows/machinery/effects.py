@@ -59,8 +59,8 @@ Flow = Generator[Effect[Any], Any, T]
 class Guarded(Generator[Effect[Any], Any, T]):
     """A flow that warns if it was never run, like a coroutine that was never awaited.
 
-    `yield from` and the drivers take the generator out of the flow, so the warning makes no step slower. A second run
-    raises `FlowStuck`. A used generator would return `None` at once, as if it had succeeded.
+    `yield from` and the drivers run the generator inside this object directly, so the warning makes no step slower. A
+    second run raises `FlowStuck`. A used generator would return `None` at once, as if it had succeeded.
     """
 
     __slots__ = ("_steps", "_unrun")
@@ -303,7 +303,7 @@ class EraseMetadata(Effect[IncomingPayment]):
 
 @frozen
 class EraseEnded(Effect[bool]):
-    """Erase the metadata of a batch of the payments that ended before `before`. Answer whether none is left."""
+    """Erase the metadata of a batch of the payments that ended before `before`. Answer whether no metadata is left."""
 
     method: ClassVar = "erasure.erase_ended"
     answers: ClassVar = (bool,)

@@ -61,7 +61,7 @@ class ClaimDeliveries(Effect[Sequence[Delivery]]):
 
 @frozen
 class SettleDelivery(Effect[bool]):
-    """Store what follows from `result`. The answer is false if the delivery has no longer the lease."""
+    """Store what follows from `result`. The answer is false if the delivery no longer has the lease."""
 
     method: ClassVar = "feed.settle"
     answers: ClassVar = (bool,)
@@ -90,7 +90,7 @@ class EnableConsumer(Effect[None]):
 
 @frozen
 class SkipDeliveries(Effect[bool]):
-    """Drop a batch of the deliveries that were due by `now`. Answer whether none is left."""
+    """Drop a batch of the deliveries that were due by `now`. Answer whether no such delivery is left."""
 
     method: ClassVar = "feed.skip"
     answers: ClassVar = (bool,)

@@ -56,7 +56,7 @@ class Draft:
         return "\n".join([*lines, f'"@signature-params": {self.params}']).encode("utf-8", "replace")
 
     def with_values(self, values: Mapping[str, str]) -> "Draft":
-        """Return a draft with these values, by component name, for the plain components."""
+        """Return a draft in which the components without parameters have `values`, by component name."""
         return self._with(lambda component: None if component.parameters else values.get(component.name))
 
     def of_target(self, request: RequestMessage) -> "Draft":

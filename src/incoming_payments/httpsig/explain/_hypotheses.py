@@ -59,7 +59,7 @@ _SignatureTrials = Callable[[Case, ReadSignature], Iterable[Trial]]
 
 
 def _each(trials: _SignatureTrials, *, complete: bool = True) -> Callable[[Case], Iterator[Trial]]:
-    """Return the trials of all signatures by known keys that have a complete base, or an incomplete base."""
+    """Return the trials of the signatures by known keys, of which the base is complete or not, as `complete` says."""
     return lambda case: (
         trial
         for one in case.signatures

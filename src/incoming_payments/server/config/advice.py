@@ -93,7 +93,7 @@ def of_filters(hosted: Collection[str], filters: Mapping[str, Sequence[str]]) ->
 
 
 def of_assets(hosted: Mapping[str, Asset], of_peers: Mapping[str, Asset], tolerance_units: int) -> Iterator[str]:
-    """Yield warnings about the assets of wallet addresses and peers. Each mapping is from the names of tables.
+    """Yield warnings about the assets of wallet addresses and peers. The key of each asset is the name of its table.
 
     `hosted` is empty if another service keeps the wallet addresses.
     """

@@ -12,7 +12,8 @@ from incoming_payments.stores._connection_text import is_url
 class PostgresDatabase:
     """A database on a PostgreSQL server.
 
-    `conninfo` is its connection string, which may hold a password. `name` is the text for messages.
+    `conninfo` is its connection string, which may hold a password. `name` stands for the database in messages, and has
+    no password.
     """
 
     conninfo: str = field(repr=False)

@@ -154,7 +154,7 @@ def is_array(kind: Any) -> bool:
 
 
 def differences(name: str, old: object, new: object) -> list[str]:
-    """Return the names of the settings that differ between two values of the field `name` of the configuration."""
+    """Return the names of the settings in which two values of the table `name` differ."""
     if old == new:
         return []
     tables = [value for value in (old, new) if has(type(value))]

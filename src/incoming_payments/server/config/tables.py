@@ -132,7 +132,7 @@ class LimitsTable:
     public_get: bool = setting("whether clients without a token may read how much a payment has received", True)
     public_cors: bool = setting("whether scripts of any website may read the public view", True)
     allow_identical: bool = setting(
-        "whether a client may repeat a signed request that has no nonce until its signature is too old. "
+        "whether a client without nonces may repeat a signed request, until its signature is too old. "
         "`false` breaks payments from Rafiki, which reads a payment twice in one second with identical requests",
         True,
     )
@@ -182,8 +182,8 @@ class LimitsTable:
     )
     wording: Wording = setting(
         f"{' or '.join(f'`{toml(wording)}`' for wording in get_args(Wording))}: the descriptions in error "
-        "responses. With the second value, they are those that the Web Monetization extension expects. The "
-        "error codes stay the same",
+        'responses. `"web-monetization"` selects those that the Web Monetization extension expects. The error '
+        "codes stay the same",
         "plain",
     )
 

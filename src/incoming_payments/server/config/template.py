@@ -10,8 +10,8 @@ def template(*, has_authorization_server: bool, active: Collection[str] = (), **
     """Return the configuration that `init` writes, with `values` for the placeholders.
 
     The configuration has a table for the authorization server or for a token. The other table, `[wallet_addresses]`,
-    `[[webhooks]]` and `[[consumer]]` are comments. `active` are the names of the optional settings of the authorization
-    server that are set.
+    `[[webhooks]]` and `[[consumer]]` are comments. `active` names the optional settings of the authorization server
+    that are not comments.
     """
     access = "token" if has_authorization_server else "authorization_server"
     omitted = ("wallet_addresses", "webhooks", "consumer", access)

@@ -85,7 +85,7 @@ def is_stale(error: Exception) -> bool:
 def _run(
     connection: AnyConnection, operation: Operation[T], begin: Statement, attempts: Attempts, *, prepares: bool
 ) -> Waits[T]:
-    """Return the answer of `operation` from one transaction. Raises its errors, and `psycopg.Error`."""
+    """Run `operation` in one transaction, and return its answer. Raises its errors, and `psycopg.Error`."""
     steps = operation()
     return (yield from complete(connection, [Query(begin)], steps, advance(steps), attempts, prepares=prepares))
 

@@ -107,8 +107,9 @@ def migrate(conninfo: str, step: Step = "all", versions: Sequence[Version] = VER
 def _locked(conninfo: str) -> Iterator[None]:
     """Hold the lock of all migrations in a transaction of another connection.
 
-    `CREATE INDEX CONCURRENTLY` waits for all transactions that have a snapshot. So a process that waits for the lock
-    asks again and again, and the transaction that holds the lock has no snapshot.
+    `CREATE INDEX CONCURRENTLY` waits for all transactions that have a snapshot. So no transaction of this function may
+    keep a snapshot. A process that waits for the lock asks for it in short transactions, and the transaction that holds
+    the lock runs at READ COMMITTED.
     """
     deadline_s = time.monotonic() + MIGRATION_S_MAX
     with _connected(conninfo) as connection:

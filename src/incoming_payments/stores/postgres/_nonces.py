@@ -2,7 +2,7 @@
 
 The number of nonces, and the latest `until` of the removed ones, are spread over the rows of `nonce_counts`. A call
 changes one of these rows, chosen at random, so calls rarely wait for each other. A call does not see the nonces of
-other calls in flight, so the number of nonces can pass the capacity by the number of these calls.
+other calls in flight, so the number of nonces can exceed the capacity by the number of these calls.
 
 The transaction is READ COMMITTED under every setting: a call that waited for the removal of its key must see the
 `swept_until` that was written with the removal.

@@ -130,7 +130,7 @@ def inform_writers(number: int) -> Operation[bool]:
 
 
 def scan(name: ConsumerName, now: datetime) -> Operation[bool]:
-    """Note the streams of the next old payments, and return whether there are no others."""
+    """Note the streams of the next old payments, and return whether no old payment is left."""
     return lambda: _scan(name, now)
 
 
@@ -181,7 +181,7 @@ def _retire(name: ConsumerName) -> Steps[int]:
 
 
 def clear(name: ConsumerName) -> Operation[bool]:
-    """Delete the next rows of the removed consumer, and at last itself. Return whether nothing is left."""
+    """Delete the next rows of the removed consumer, and at last its own row. Return whether nothing is left."""
     return lambda: _clear(name)
 
 

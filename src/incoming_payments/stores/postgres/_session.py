@@ -64,7 +64,7 @@ class Conversions:
 
 
 class _BytesDumper(Dumper):
-    """Bytes as text. That of psycopg depends on `standard_conforming_strings`, which a role may switch off."""
+    """Bytes as text. The dumper of psycopg depends on `standard_conforming_strings`, which a role may switch off."""
 
     def dump(self, obj: bytes) -> bytes:
         """Return the hexadecimal form."""

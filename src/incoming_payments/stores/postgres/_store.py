@@ -74,8 +74,8 @@ class PostgresStore:
     The constructor raises the same errors, and `ConfigurationError` for an invalid argument. The observer gets a
     `StoreBatch` for each commit of updates.
 
-    `reference` names the member of the metadata by which `find_payments` finds payments, such as `externalRef`. The
-    first store that names a member of a new database decides for all processes. `None` accepts the member of the
+    `reference` names the member of the metadata by which `find_payments` finds payments, such as `externalRef`. In a
+    new database, the first store that names a member decides for all processes. `None` accepts the member of the
     database. Another member raises `ConfigurationError`, until `reindex` has run.
     """
 
@@ -200,8 +200,8 @@ class PostgresStore:
 
         The method works in batches, so that other calls and processes continue. It first waits for the transactions
         that run when it is called. Until it has ended, no payment is found by its reference. A repeated call continues
-        an interrupted one. Other processes index the new member for new payments, but have to open their stores again
-        to find payments by it. Raises `ConfigurationError` for an invalid name.
+        an interrupted one. Other processes index the new member for new payments. To find payments by it, they have to
+        open their stores again. Raises `ConfigurationError` for an invalid name.
         """
         checked = checked_member(reference)
         self._engine.run(begin_reindex(checked))

@@ -10,9 +10,9 @@ FOR SHARE, and then reads the consumers. A registration commits the consumer fir
 - A transaction with a snapshot from before the change (REPEATABLE READ and SERIALIZABLE) fails with 40001, because its
   row has changed, and is repeated.
 
-The rows are many, so the transactions rarely share one, and a registration soon finds each of them free. No function
-that tells which transactions are in flight is needed. Distributed databases that speak the protocol of PostgreSQL lack
-these functions, but have row locks.
+The rows are many, so the transactions rarely share one, and a registration soon finds each of them free. So the store
+does not have to know which transactions are in flight. Distributed databases that speak the protocol of PostgreSQL lack
+the functions that list these transactions, but have row locks.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def mark(payment: IncomingPayment, events: Sequence[Event]) -> list[Query]:
     """Return the queries that note the new `events` of `payment`. The last one changes a row for each consumer.
 
     A stream without a row is handled up to the new events. The exceptions are payments that an incomplete registration
-    has not reached. Lock the payment before, so that the events of a stream are noted in order.
+    has not reached. Lock the payment first, so that the events of a stream are noted in order.
     """
     columns = (
         array(event.version for event in events),

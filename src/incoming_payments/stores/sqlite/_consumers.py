@@ -65,7 +65,7 @@ def register(rows: Batch, consumer: Consumer, start: Start, now: datetime) -> bo
 
 
 def _scan(rows: Batch, consumer: Consumer, after: str, now: datetime) -> bool:
-    """Note the streams of a batch of old payments, and return whether none is left."""
+    """Note the streams of a batch of old payments, and return whether no old payment is left."""
     page = rows.connection.execute(_SELECT_OLD, (after, FEED_ROWS_MAX)).fetchall()
     streams = []
     for id, version, wallet_address in page:

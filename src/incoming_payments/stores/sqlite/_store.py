@@ -82,8 +82,8 @@ class SqliteStore(_Store):
     The constructor raises the same errors, and `ConfigurationError` for an invalid `path`, `busy_s` or `observer`. The
     observer gets a `StoreBatch` for each commit.
 
-    `reference` names the member of the metadata by which `find_payments` finds payments, such as `externalRef`. The
-    first store that names a member of a new database decides for all processes. `None` accepts the member of the
+    `reference` names the member of the metadata by which `find_payments` finds payments, such as `externalRef`. In a
+    new database, the first store that names a member decides for all processes. `None` accepts the member of the
     database. Another member raises `ConfigurationError`, until `reindex` has run.
 
     A store that is opened before `os.fork` works in both parent and child (see `_engine`). Keep the file on a local
@@ -176,9 +176,9 @@ class SqliteStore(_Store):
         """Index the member `reference` of the metadata of all payments, or no member if `reference` is `None`.
 
         The method works in batches, so that other calls and processes continue. Until it has ended, no payment is found
-        by its reference. A repeated call continues an interrupted one. Other processes that have the database open
-        index the new member for new payments, but have to open the database again to find payments by it. Raises
-        `ConfigurationError` for an invalid name.
+        by its reference. A repeated call continues an interrupted one. Other processes index the new member for new
+        payments. To find payments by it, they have to open the database again. Raises `ConfigurationError` for an
+        invalid name.
         """
         checked = checked_member(reference)
         self._write(lambda rows: begin_reindex(rows, checked))

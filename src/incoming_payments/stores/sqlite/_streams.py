@@ -24,7 +24,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def mark(connection: sqlite3.Connection, changes: Iterable[tuple[IncomingPayment, Sequence[Event]]]) -> bool:
-    """Note for each consumer which streams have new events. Return whether any consumer has one.
+    """Note for each consumer which streams have new events. Return whether there is such a stream.
 
     A consumer has handled all earlier events of a stream without a row. The exceptions are payments that an incomplete
     registration has not reached.

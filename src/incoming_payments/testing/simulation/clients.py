@@ -223,7 +223,7 @@ class Complete(Operation):
 
 @define(eq=False)
 class List(Operation):
-    """A request for a page of a list, of all payments of the client or, by the host, of the payments in one state."""
+    """A request for a page of a list. A client lists its own payments. The host lists the payments in one state."""
 
     limit: int
     cursor: PaymentId | None

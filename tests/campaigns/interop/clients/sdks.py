@@ -26,7 +26,7 @@ from campaigns.interop.clients.recipe import (
 from incoming_payments.httpsig import RequestMessage
 
 UPDATED_AT: Final = (
-    "it expects `updatedAt`, which the published OpenAPI document does not have and the Node client refuses there"
+    "it requires `updatedAt`. The published OpenAPI document has no such member, and the Node client refuses it"
 )
 
 
@@ -83,14 +83,15 @@ RUST: Final = Client(
             build=lambda account: _rust(account, "GET", f"{account.collection}?{_page(account)}"),
             default=_RUST_REFUSED,
             tuned=(200, None),
-            note=f"this version cannot read the page, because {UPDATED_AT}. Its repository has a correction",
+            note=f"this version cannot read the page, because {UPDATED_AT}. "
+            "The repository of this crate has a correction",
         ),
         "complete": Case(
             build=lambda account: _rust(account, "POST", f"{account.payment}/complete"),
             default=_RUST_REFUSED,
             tuned=(200, None),
-            note=f"the payment is completed, but this version cannot read the answer, because {UPDATED_AT}. Its "
-            "repository has a correction",
+            note=f"the payment is completed, but this version cannot read the answer, because {UPDATED_AT}. The "
+            "repository of this crate has a correction",
         ),
         "public get": works(lambda account: _rust(account, "GET", account.payment, is_public=True)),
     },
