@@ -16,8 +16,10 @@ nox -s interop           cross-check signatures with other implementations: [-- 
 nox -s mutants           measure how many small changes of the code the tests notice: [-- PACKAGE...]
 nox -s openapi           check the answers to 10,000 requests against the OpenAPI document: [-- --cases N --seed S]
 nox -s postgres          kill PostgreSQL and worker processes, 100 times: [-- --rounds N --seed S]
+nox -s release           build the files of a release in dist, and check them on each Python that is here
 nox -s served            kill serve on PostgreSQL, and its primary, 100 times: [-- --rounds N --seed S]
 nox -s simulate          simulate the service for a million steps; `-- --seed S --steps N` runs one seed
+nox -s syncs             kill workers of serve inside a sync, and cut the power, 200 times: [-- --rounds N --seed S]
 """
 
 import argparse
@@ -304,6 +306,13 @@ def simulate(session: nox.Session) -> None:
     """Simulate a million steps: `nox -s simulate [-- --steps N --seed S --store NAME]`."""
     session.install("-e", ".")
     session.run("python", "tests/campaigns/simulation/session.py", *session.posargs)
+
+
+@nox.session
+def syncs(session: nox.Session) -> None:
+    """Kill workers of `serve` inside a sync, and cut the power: `nox -s syncs [-- --rounds N --seed S --workers N]`."""
+    _install(session, "tests")
+    session.run("python", "-m", "campaigns.crash.syncs", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 if __name__ == "__main__":
