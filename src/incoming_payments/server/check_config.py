@@ -7,6 +7,7 @@ from incoming_payments.errors import ConfigurationError
 from incoming_payments.server.config.settings import Settings, load_settings
 from incoming_payments.server.connections import Connections
 from incoming_payments.server.consumers import unused_while_served
+from incoming_payments.server.metrics import check_installed
 from incoming_payments.server.output import say
 from incoming_payments.server.report import print_json
 
@@ -20,6 +21,7 @@ def check_config(path: Path, *, as_json: bool) -> int:
     try:
         settings = load_settings(path)
         Connections(settings.given)
+        check_installed(settings.given.listen)
         _check_folder(settings)
     except ConfigurationError as error:
         if not as_json:

@@ -36,13 +36,11 @@ class Metrics:
         """
         if listen.metrics_port is None:
             return None
-        try:
-            from prometheus_client import CollectorRegistry, ProcessCollector
+        check_installed(listen)
+        from prometheus_client import CollectorRegistry, ProcessCollector
 
-            from incoming_payments.observers.prometheus import PrometheusObserver
-        except ImportError:
-            text = f"{_NAME} needs prometheus-client: run pip install 'incoming-payments[prometheus]'"
-            raise ConfigurationError(text, setting=_NAME) from None
+        from incoming_payments.observers.prometheus import PrometheusObserver
+
         for worker in range(listen.workers):
             _check_free(listen.host, listen.metrics_port + worker)
         registry = CollectorRegistry()
@@ -68,6 +66,17 @@ class Metrics:
             log_event(
                 logger, logging.ERROR, LogEvent.METRICS_UNAVAILABLE, text, worker, self._host, port, error.strerror
             )
+
+
+def check_installed(listen: ListenTable) -> None:
+    """Raise `ConfigurationError` if `metrics_port` is set and prometheus-client is not installed."""
+    if listen.metrics_port is None:
+        return
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError:
+        text = f"{_NAME} needs prometheus-client: run pip install 'incoming-payments[prometheus]'"
+        raise ConfigurationError(text, setting=_NAME) from None
 
 
 def _check_free(host: str, port: int) -> None:

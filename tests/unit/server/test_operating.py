@@ -300,6 +300,17 @@ def test_a_configuration_is_checked(folder: Path, capsys: pytest.CaptureFixture[
     assert not (folder / "payments.sqlite3").exists()
 
 
+def test_a_missing_library_for_the_metrics_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`serve` would refuse the configuration too."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    file = folder / CONFIGURATION
+    file.write_text(file.read_text("utf-8").replace("\n# metrics_port", "\nmetrics_port"), "utf-8")
+    run(folder, "check-config", status=1)
+    assert "listen.metrics_port needs prometheus-client" in capsys.readouterr().err
+
+
 def test_no_output_has_a_secret(paid: PaymentId, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither tables nor JSON contain tokens, server secrets or payloads."""
     for command in (["list"], ["show", paid], ["dead-letters"], ["consumers"], ["check-config"]):
