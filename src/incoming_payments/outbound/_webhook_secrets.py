@@ -60,7 +60,7 @@ def _decoded(text: str, name: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
-        raise wrong(name, "must have base64 with padding after its prefix") from None
+        raise wrong(name, "must have base64 with padding after its prefix, and no space or line break") from None
 
 
 def _private_key(key: bytes, name: str) -> Ed25519PrivateKey:
