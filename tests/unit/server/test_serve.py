@@ -69,8 +69,8 @@ def test_quotas_of_the_configuration(bank: Bank) -> None:
 def test_trailing_slash_of_the_configuration(bank: Bank) -> None:
     """With `trailing_slash`, `serve` accepts targets with one slash at the end, and signatures over them."""
     statuses = []
-    for line in ("# trailing_slash = true", "trailing_slash = true"):
-        bank.edit("# trailing_slash = true", line)
+    for line in ("# trailing_slash = false", "trailing_slash = true"):
+        bank.edit("# trailing_slash = false", line)
         with bank.serving():
             client = bank.client
             url = client.create().json()["id"]

@@ -178,7 +178,6 @@ class LimitsTable:
     trailing_slash: bool = setting(
         "whether one slash may follow the path of a request, as some Java clients send it. `false` answers 404",
         False,
-        written="true",
     )
     wording: Wording = setting(
         f"{' or '.join(f'`{toml(wording)}`' for wording in get_args(Wording))}: the descriptions in error "

@@ -21,6 +21,7 @@ def template(*, has_authorization_server: bool, active: Collection[str] = (), **
 def _template_lines(omitted: Collection[str], active: Collection[str]) -> Iterator[str]:
     yield "# The configuration of `incoming-payments serve`."
     yield "# Keep this file private: it holds a token. File names are relative to the folder of this file."
+    yield "# To use a setting behind #, remove the #. The values behind # are examples, and not always the defaults."
     for table in TABLES:
         if table.name == table.header == "rights":  # `rights` are a part of the table of their token
             continue
