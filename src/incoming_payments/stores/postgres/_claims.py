@@ -205,6 +205,7 @@ def _claim(
         size = max(left, seen)  # a filter or `render` may exclude many streams
         [streams] = yield [Query(_LOCK_STREAMS, (name, at, *after, size))]
         if not (streams.rows or seen or claim.again):
+            check_turn(in_turn=in_turn)
             [streams] = yield [Query(_AWAIT_STREAM, (name, at))]
         if not streams.rows:
             break

@@ -45,7 +45,7 @@ class Found(NamedTuple):
 
 
 class TurnNeeded(Exception):
-    """An operation has to lock the row of its consumer. Repeat it with `in_turn`, in the turn of the consumer.
+    """An operation has to wait for a row of its consumer. Repeat it with `in_turn`, in the turn of the consumer.
 
     Otherwise, the calls of one consumer could occupy all connections while they wait for each other.
     """

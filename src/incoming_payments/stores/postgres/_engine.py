@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from incoming_payments.domain.feed import Delivery, LeasedDelivery
 from incoming_payments.domain.payment import CreditId, PaymentId
-from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreUnavailable, StoreUnusable
+from incoming_payments.errors import BrokenDecision, IncomingPaymentsError, StoreError, StoreUnavailable, StoreUnusable
 from incoming_payments.limits import STORE_BUSY_S_MAX, STORE_QUEUE_MAX
 from incoming_payments.observers.reporter import Reporter
 from incoming_payments.ports import Decide, StoreBatch
@@ -40,6 +40,7 @@ from incoming_payments.stores.postgres._watchers import Watchers
 from incoming_payments.stores.postgres._workers import Wait, Workers
 
 T = TypeVar("T")
+J = TypeVar("J")
 _LIFETIME_S = 50 * 60  # some databases end each connection after an hour
 
 
@@ -103,16 +104,38 @@ class Engine:
         self, turn: Hashable, operation: Operation[T], begin: Statement = BEGIN, waiting_max: int = STORE_QUEUE_MAX
     ) -> T:
         """Return what `run` returns. Operations with the same `turn` follow each other, and need one connection."""
-        wait = Wait(partial(transact, self._pool, operation, prepares=self._settings.prepares, begin=begin))
-        self._turns.add(turn, wait, waiting_max)
-        self._workers.start(partial(self._run_turns, turn))
+        called_s = time.monotonic()
+
+        def work() -> T:
+            if time.monotonic() - called_s > STORE_BUSY_S_MAX:
+                raise _crowded()
+            return transact(self._pool, operation, prepares=self._settings.prepares, begin=begin)
+
+        wait = Wait(work)
+        self._add(self._turns, turn, wait, partial(self._run_turn, turn), waiting_max)
         return wait.result()
 
-    def _run_turns(self, turn: Hashable) -> None:
-        if self._turns.begin(turn):
-            while waits := self._turns.take(turn):
-                for wait in waits:
-                    wait.run()
+    def _run_turn(self, turn: Hashable) -> bool:
+        waits = self._turns.take(turn, 1)
+        for wait in waits:
+            wait.run()
+        return bool(waits)
+
+    def _add(
+        self, groups: Groups[J], key: Hashable, job: J, work: Callable[[], bool], waiting_max: int = STORE_QUEUE_MAX
+    ) -> None:
+        """Add a job to a group. A worker calls `work` until it returns false, unless another worker has the group."""
+
+        def begin() -> None:
+            if groups.begin(key):
+                self._workers.repeat(work)
+
+        try:
+            groups.add(key, job, waiting_max)
+            self._workers.start(begin)
+        except StoreError:
+            groups.discard(key, job)
+            raise
 
     def acknowledging(self, delivery: Delivery | LeasedDelivery) -> AbstractContextManager[Connection]:
         """See `PostgresStore.acknowledging`. All of it runs in the thread of the caller."""
@@ -132,16 +155,16 @@ class Engine:
         settled = threading.Lock()
         settled.acquire()
         job = Job(decide, credit_id, settled.release)
-        self._groups.add(checked_id(id), job)
-        self._workers.start(partial(self._run_group, id))
+        self._add(self._groups, checked_id(id), job, partial(self._run_group, id))
         settled.acquire()
         answer: T = job.outcome()
         return answer
 
-    def _run_group(self, id: PaymentId) -> None:
-        if self._groups.begin(id):
-            while jobs := self._groups.take(id):
-                self._commit(id, jobs)
+    def _run_group(self, id: PaymentId) -> bool:
+        jobs = self._groups.take(id)
+        if jobs:
+            self._commit(id, jobs)
+        return bool(jobs)
 
     def _commit(self, id: PaymentId, jobs: Sequence[Job]) -> None:
         began_s, outcome = time.perf_counter(), "committed"
@@ -219,7 +242,7 @@ class AsyncEngine:
             async with asyncio.timeout(STORE_BUSY_S_MAX):
                 await lock.acquire()
         except TimeoutError:
-            raise StoreUnavailable("too many calls are already waiting for this one: repeat the call later") from None
+            raise _crowded() from None
         try:
             return await self._transact(pool, operation, begin)
         finally:
@@ -301,6 +324,10 @@ class AsyncEngine:
             await asyncio.wait(list(self._tasks))
         if self._pool is not None:
             await self._pool.close()
+
+
+def _crowded() -> StoreUnavailable:
+    return StoreUnavailable("too many calls are already waiting for this one: repeat the call later")
 
 
 def _must_split(jobs: Sequence[Job], error: BaseException) -> bool:

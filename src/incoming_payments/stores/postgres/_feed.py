@@ -55,7 +55,7 @@ class PostgresFeed:
         try:
             return self._run(operation(in_turn=False))
         except TurnNeeded:
-            return self._engine.run_in_turn(name, operation(in_turn=True), BEGIN_READ_COMMITTED)
+            return self._engine.run_in_turn(("consumer", name), operation(in_turn=True), BEGIN_READ_COMMITTED)
 
     def _inform_writers(self, number: int) -> bool:
         is_known = self._run(inform_writers(number))
@@ -141,7 +141,7 @@ class AsyncPostgresFeed:
         try:
             return await self._run(operation(in_turn=False))
         except TurnNeeded:
-            return await self._engine.run_in_turn(name, operation(in_turn=True), BEGIN_READ_COMMITTED)
+            return await self._engine.run_in_turn(("consumer", name), operation(in_turn=True), BEGIN_READ_COMMITTED)
 
     async def _inform_writers(self, number: int) -> bool:
         is_known = await self._run(inform_writers(number))

@@ -7,6 +7,7 @@ consumer follow each other. Work with different keys never waits for each other 
 import threading
 from collections import deque
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from incoming_payments.errors import StoreUnavailable
@@ -43,11 +44,16 @@ class Groups(Generic[J]):
             self._in_flight.add(key)
             return True
 
-    def take(self, key: Hashable) -> list[J]:
+    def discard(self, key: Hashable, job: J) -> None:
+        """Remove a job that still waits."""
+        with self._lock, suppress(KeyError, ValueError):
+            self._waiting[key].remove(job)
+
+    def take(self, key: Hashable, most: int = STORE_BATCH_MAX) -> list[J]:
         """Return the jobs that come next, or none at the end."""
         with self._lock:
             waiting = self._waiting[key]
-            taken = [waiting.popleft() for _ in range(min(len(waiting), STORE_BATCH_MAX))]
+            taken = [waiting.popleft() for _ in range(min(len(waiting), most))]
             if not taken:
                 del self._waiting[key]
                 self._in_flight.remove(key)

@@ -374,5 +374,5 @@ def _insertion(
     """
     payment, keyed = check_insert(decision), decision.keyed
     unpaid = UnpaidCheck(reservations, payment)
-    turn = payment.client if unpaid.counts else keyed and (keyed.client, keyed.key)
+    turn = ("client", payment.client) if unpaid.counts else keyed and ("key", keyed.client, keyed.key)
     return turn, operations.insert(payment, decision, unpaid, watchers.wake)

@@ -87,6 +87,14 @@ class Workers:
                 raise StoreUnavailable(f"{STORE_QUEUE_MAX} calls are already waiting: repeat the call later")
             self._queue.put(work)
 
+    def repeat(self, work: Callable[[], bool]) -> None:
+        """Run `work` in this thread, and again while it returns true, each time behind the work that waits already."""
+        while work():
+            with self._lock:
+                if not self._is_at_end:
+                    self._queue.put(lambda: self.repeat(work))
+                    return
+
     def end(self, *, wait: bool = True) -> None:
         """Finish the waiting work, and end the threads. If `wait` is false, do not wait for them."""
         with self._lock:

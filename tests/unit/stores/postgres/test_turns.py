@@ -12,9 +12,11 @@ import pytest
 
 from incoming_payments.domain.feed import Consumer, ConsumerName, Failed, Start
 from incoming_payments.domain.idempotency import IdempotencyKey
+from incoming_payments.domain.lifecycle import Decision
+from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import StoreUnavailable
 from incoming_payments.stores.postgres import AsyncPostgresStore, PostgresStore, _engine
-from incoming_payments.testing import NOW, SyncQuotas, SyncView, a_creation
+from incoming_payments.testing import NOW, SyncQuotas, SyncView, a_creation, crediting
 from incoming_payments.testing.quotas import OTHER, SHOP, Pair, create
 from kits.postgres import async_view, execute
 
@@ -25,6 +27,7 @@ INSERT_KEY = (
     "VALUES (%s, %s, '', '01900000-0000-7000-8000-000000000000', 0)"
 )
 TAKE_KEY = INSERT_KEY, (SHOP, KEY)
+LOCK_PAYMENT = "SELECT * FROM incoming_payments.payments WHERE id = %s FOR UPDATE"
 LOCK_CONSUMER = "SELECT * FROM incoming_payments.consumers FOR UPDATE", ()
 LOCK_KEY = "SELECT * FROM incoming_payments.idempotency_keys FOR SHARE", ()
 Statement = tuple[str, tuple[str, ...]]
@@ -137,17 +140,63 @@ def test_close_waits_for_the_turns(database: str) -> None:
     asyncio.run(run())
 
 
-def test_insert_whose_turn_does_not_come_is_refused(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_insert_whose_turn_does_not_come_is_refused(database: str, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller repeats the call later. The next insert then has its turn."""
-    monkeypatch.setattr(_engine, "STORE_BUSY_S_MAX", 0.01)
-    with async_view(database, connections=2) as view, ThreadPoolExecutor(1) as executor:
+    with ThreadPoolExecutor(2) as executor:
         with uncommitted(database, TAKE_KEY):
-            waiting = executor.submit(view.insert, a_creation(key=KEY))
+            first = executor.submit(create_keyed, pair)
             await_lock_waiter(database)
-            with pytest.raises(StoreUnavailable, match="too many calls are already waiting for this one"):
-                view.insert(a_creation(key=KEY))
-        assert waiting.result() is None
-        assert view.insert(a_creation(key=KEY)) is not None
+            monkeypatch.setattr(_engine, "STORE_BUSY_S_MAX", 0.05)
+            second = executor.submit(create_keyed, pair)
+            time.sleep(0.2)
+        with pytest.raises(StoreUnavailable, match="too many calls are already waiting for this one"):
+            second.result()
+        monkeypatch.undo()
+        assert first.result()
+    assert not create_keyed(pair)
+
+
+def test_refused_insert_does_not_wait_for_a_turn(database: str) -> None:
+    """A decision must not call the store. The refused call leaves nothing behind that would refuse later calls."""
+    with PostgresStore(database, connections=2) as store:
+        payment = a_creation()
+        store.insert(payment)
+
+        def decide(_: IncomingPayment, __: Credit | None) -> Decision[None]:
+            with pytest.raises(StoreUnavailable, match="repeat the call after the update"):
+                store.insert(a_creation(key=KEY))
+            return Decision(None)
+
+        store.update(payment.answer.id, decide)
+        assert store.insert(a_creation(key=KEY)) is None
+
+
+def test_waiting_updates_of_one_payment_let_those_of_others_pass(database: str) -> None:
+    """A payment that is credited without a pause does not keep a thread of the store for itself."""
+    order: list[str] = []
+
+    def credit(store: PostgresStore, id: PaymentId, name: str) -> None:
+        def decide(payment: IncomingPayment, earlier: Credit | None) -> Decision[Credit]:
+            order.append(name)
+            return crediting(name, 1)(payment, earlier)
+
+        store.update(id, decide, CreditId(name))
+
+    with PostgresStore(database, connections=1) as store, ThreadPoolExecutor(4) as executor:
+        busy, other = a_creation(), a_creation()
+        for decision in (busy, other):
+            store.insert(decision)
+        with uncommitted(
+            database, ("SELECT * FROM incoming_payments.payments WHERE id = %s FOR UPDATE", (busy.answer.id,))
+        ):
+            calls = [executor.submit(credit, store, busy.answer.id, "busy-1")]
+            await_lock_waiter(database)
+            calls += [executor.submit(credit, store, busy.answer.id, name) for name in ("busy-2", "busy-3")]
+            calls.append(executor.submit(credit, store, other.answer.id, "other"))
+            time.sleep(0.5)  # all of them wait
+        for call in calls:
+            call.result()
+    assert order[:2] == ["busy-1", "other"]
 
 
 def test_waiting_results_of_a_consumer_occupy_one_connection(database: str, pair: Pair) -> None:
