@@ -83,8 +83,8 @@ class Ending(Generic[T]):
     """The last queries of a transaction, and the function that returns the answer from their results.
 
     `writes` is true if the transaction changes data. If the connection breaks during COMMIT, a transaction that writes
-    must not be repeated, because its outcome is unknown. `refusals` are the errors to raise when a row violates the
-    constraint with that name.
+    must not be repeated, because its outcome is unknown. `refusals` maps the name of a constraint to the error to
+    raise when a row violates that constraint.
     """
 
     queries: Sequence[Query]
