@@ -24,8 +24,8 @@ T = TypeVar("T")
 class Statement:
     """An SQL statement with the parameters `$1`, `$2` and so on.
 
-    `name` is its name when it is prepared. The name depends on the text alone: a pooler that confuses the statements of
-    two programs cannot run the wrong one.
+    `name` is the name under which PostgreSQL keeps the prepared statement. The name depends on the text alone: a pooler
+    that confuses the statements of two programs cannot run the wrong one.
     """
 
     text: bytes
@@ -60,7 +60,7 @@ class Query(NamedTuple):
 def array(values: Iterable[object]) -> str:
     """Return the text of an array that has the texts of `values`, and NULL for `None`.
 
-    psycopg can make this text from a list, but takes a tenth of the processor time of an update.
+    psycopg can make this text from a list, but then this step costs a tenth of the processor time of an update.
     """
     return "{" + ",".join("NULL" if value is None else _quoted(str(value)) for value in values) + "}"
 
