@@ -340,8 +340,8 @@ class StoreStopped(StoreUnusable, code="store_stopped"):
     A write or a sync failed, or the database files were removed, replaced or shortened. Every process that has the
     database open refuses every call.
 
-    Check the disk and the files, end these processes, and start again. Then repeat the same call, because its change
-    may be on the disk all the same. Credit ids make the retry safe.
+    Check the disk and the files, end these processes, and start again. Then repeat the same call. Its change may
+    already be on the disk, but credit ids make the retry safe.
     """
 
 

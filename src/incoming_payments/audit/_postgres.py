@@ -1,8 +1,8 @@
 """Read the rows of a PostgreSQL database in one transaction, and compare the parts that only PostgreSQL has.
 
-The transaction is REPEATABLE READ and READ ONLY, so it sees one state of the database, and runs on a standby too. Each
-table is one cursor on the server, in the order of its primary key. So the audit needs constant memory, and reads each
-row once.
+The transaction is REPEATABLE READ and READ ONLY, so it sees one state of the database, and runs on a standby too. The
+audit reads each table through one cursor on the server, in the order of its primary key. So it needs constant memory,
+and reads each row once.
 """
 
 # ruff: noqa: S608 - the names of tables and columns are constants

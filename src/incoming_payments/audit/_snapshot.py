@@ -63,7 +63,9 @@ class Snapshot(Protocol):
         """Return the idempotency keys after the client and key `after`, in order."""
 
     def next_streams(self, after: tuple[str, str]) -> Sequence[Any]:
-        """Return the first consumer and payment after `after` with a stream, and the first with a delivery."""
+        """Return the key of the first stream after `after`, and the key of the first delivery after `after`.
+
+        A key is a consumer and a payment id."""
 
     def streams(self, consumer: str, id: str) -> tuple[Sequence[StreamRow], Any]:
         """Return the rows of a stream (at most one if sound), and the version of its payment, or `None`."""

@@ -166,8 +166,8 @@ def signature_base(
     """Return the bytes to sign over `components` of `message`, with the signature parameters `params`. RFC 9421 §2.5.
 
     Raises `MalformedField`, with a `Code` as its `code`, when a component is unknown, repeated or absent, or
-    has a parameter that does not apply to it. A value with control characters is refused too, and so is a value that is
-    not ASCII, unless the component has `;bs`.
+    has a parameter that does not apply to it. It also raises this error when a value has control
+    characters or is not ASCII. Such a value is allowed if the component has `;bs`.
 
     >>> request = RequestMessage("GET", "https://ase.example/pay", (("Accept", " text/html "),))
     >>> print(signature_base(request, [Component("@path"), Component("accept")], (("created", 1),)).decode())

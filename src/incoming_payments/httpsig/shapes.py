@@ -58,7 +58,7 @@ def any_strict_form(
 
 
 def strict_form(shape: Shape, input_lines: Sequence[str], signature_lines: Sequence[str]) -> StrictForm | None:
-    """Return the field lines in a strict form that is not validated, or None if the lines do not have this `shape`."""
+    """Convert the field lines to the form of RFC 9421, without validation. Return `None` if they lack this `shape`."""
     if len(input_lines) != 1 or len(signature_lines) != 1:
         return None
     [input_line], [signature_line] = input_lines, signature_lines

@@ -359,7 +359,7 @@ def _open_stream(prepare: Prepare, peer: Peer, receiver: Receiver, nonce: bytes)
 
 
 def _configure(prepare: Prepare, peer: Peer, receiver: Receiver) -> Reply:
-    """Return the answer to a request for `peer.config`, which must have amount 0 and a fixed condition (RFC 31)."""
+    """Return the answer to a packet for `peer.config`. The packet must have amount 0 and a fixed condition (RFC 31)."""
     if prepare.amount:
         return receiver.reject(ErrorCode.INVALID_AMOUNT, "an ILDCP request must have amount 0")
     if prepare.condition != ILDCP_CONDITION:

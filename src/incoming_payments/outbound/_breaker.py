@@ -48,7 +48,7 @@ class Breaker:
             return True
 
     def takes_trial(self, now: float, deadline: float) -> bool:
-        """Return whether the caller may send a request that the server has answered before, until its deadline."""
+        """Return whether the caller may send a trial now. The trial ends at `deadline` at the latest."""
         if self._failures < BREAKER_FAILURES_MAX:
             return False
         with self._lock:

@@ -29,7 +29,8 @@ def say(text: str, stream: TextIO) -> None:
 def without_password(text: str) -> str:
     """Return `text`, in which the passwords of connection strings of PostgreSQL are hidden.
 
-    An argument in the wrong place may be a URL. A path with two slashes has one slash in messages.
+    Messages quote arguments, and a user may pass a connection string where a path belongs. A path then has one slash in
+    place of two.
     """
     return _PASSWORD.sub(r"\1\2…", text)
 

@@ -158,7 +158,7 @@ class ConsumerContract(FeedHooks):
         assert settle_all(feed) == ["3"]
 
     def test_a_narrower_filter_drops_what_waits_behind_a_delivery(self, store: PaymentStore, feed: Feed) -> None:
-        """The stream ends, although its last event was admitted when it was stored."""
+        """The new filter drops the event that waits behind the delivery, and then the stream ends."""
         id = create(store)
         credit(store, id, "wire-1", 1)
         feed.register(Consumer(name=LEDGER, kinds=["created"]), Start.NOW, NOW)

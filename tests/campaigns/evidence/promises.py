@@ -351,7 +351,7 @@ PROMISES: Final = (
     Promise(
         name="mutants",
         part=Part.TESTS,
-        text="The tests notice at least 95 % of the small changes to the code of each package that decides",
+        text="In each package of the report, the tests notice at least 95 % of small changes to the code",
         pages="[report](reports/security-tests.md#mutants)",
         short=None,
         long="nox -s mutants -- --sample 150",

@@ -222,7 +222,7 @@ PROVED: Final[list[tuple[str, RequestMessage, str]]] = [
 
 LIKELY: Final[list[tuple[str, RequestMessage, str]]] = [
     ("undefined", signature_text(lambda _: "undefined"), "Signature is the text undefined"),
-    ("undefined", put(put(get(), "Signature", "undefined"), "Signature-Input", "undefined"), "below the signer"),
+    ("undefined", put(put(get(), "Signature", "undefined"), "Signature-Input", "undefined"), "without a new signature"),
     ("undefined", signature_text(lambda _: "sig1=:undefined:"), "Signature is the text undefined"),
     ("cavage", put(get(), "Signature", CAVAGE), "draft-cavage"),
     ("cavage", put(get(), "Authorization", f"Signature {CAVAGE}"), "draft-cavage"),

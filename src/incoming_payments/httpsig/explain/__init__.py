@@ -38,7 +38,7 @@ def explain(refusal: SignatureRefused, evidence: Evidence) -> Diagnosis:
     >>> request = RequestMessage("GET", "https://ase.example/pay", (("Signature", "undefined"),))
     >>> evidence = Evidence(request, {}, Policy(), datetime(2030, 1, 1, tzinfo=UTC))
     >>> print(explain(SignatureRefused("signature_missing", "the request is not signed"), evidence).causes[0])
-    likely: Signature is the text undefined: software below the signer repeated the request and did not sign it
+    likely: Signature is the text undefined: the HTTP client repeated the request without a new signature
     """
     cause = refusal.__cause__  # the refusal by `verify`, if its caller has replaced it
     case = open_case(evidence, cause.code if isinstance(cause, SignatureRefused) else refusal.code)

@@ -362,7 +362,7 @@ _REPLAYED: Final = {"nonce_used", "request_repeated"}  # codes of `flows.authent
 
 HYPOTHESES: Final[tuple[Hypothesis, ...]] = (  # in the order of the trials, the most common mistake first
     Hypothesis("undefined", _FORM, _undefined,
-        "{said}: software below the signer repeated the request and did not sign it"),
+        "{said}: the HTTP client repeated the request without a new signature"),
     Hypothesis("cavage", _FORM, _cavage,
         "the client signs in the form of draft-cavage-http-signatures instead of RFC 9421"),
     Hypothesis("form", _FORM, _form, "the signature fields do not have the form of RFC 9421 section 4: {said}"),

@@ -116,7 +116,7 @@ def again(error: BaseException) -> BaseException:
 
 
 def _may_help(error: Exception, *, may_be_committed: bool) -> bool:
-    """Return whether another attempt may succeed, and cannot store anything twice."""
+    """Return whether another attempt may succeed without the risk of storing anything twice."""
     if not isinstance(error, psycopg.Error) or isinstance(error, OutcomeUnknown | PoolClosed):
         return False
     if error.sqlstate in _SERIALIZATION:

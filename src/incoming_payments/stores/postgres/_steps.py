@@ -24,8 +24,8 @@ T = TypeVar("T")
 class Statement:
     """An SQL statement with the parameters `$1`, `$2` and so on.
 
-    `name` is its name when it is prepared. The name depends on the text alone: a pooler that confuses the statements of
-    two programs cannot run the wrong one.
+    `name` is the name under which PostgreSQL keeps the prepared statement. The name depends on the text alone: a pooler
+    that confuses the statements of two programs cannot run the wrong one.
     """
 
     text: bytes
@@ -60,7 +60,7 @@ class Query(NamedTuple):
 def array(values: Iterable[object]) -> str:
     """Return the text of an array that has the texts of `values`, and NULL for `None`.
 
-    psycopg can make this text from a list, but takes a tenth of the processor time of an update.
+    psycopg can make this text from a list, but then this step costs a tenth of the processor time of an update.
     """
     return "{" + ",".join("NULL" if value is None else _quoted(str(value)) for value in values) + "}"
 
@@ -83,8 +83,8 @@ class Ending(Generic[T]):
     """The last queries of a transaction, and the function that returns the answer from their results.
 
     `writes` is true if the transaction changes data. If the connection breaks during COMMIT, a transaction that writes
-    must not be repeated, because its outcome is unknown. `refusals` are the errors to raise when a row violates the
-    constraint with that name.
+    must not be repeated, because its outcome is unknown. `refusals` maps the name of a constraint to the error to
+    raise when a row violates that constraint.
     """
 
     queries: Sequence[Query]

@@ -2,11 +2,11 @@
 
 SQLite syncs the database only after it has copied the whole log. While a reader needs an older state, a checkpoint
 copies only a part of the log, and the next checkpoint syncs both parts. If the sync of both parts fails, the earlier
-part may be lost, although the index of the log shows that part as copied. A process that was killed during that sync
-may have received the error of the sync. Other processes would then read the old pages, or sync only the later part and
-overwrite the log. So before each write and each answer, a store looks for an unfinished sync, and stops if it finds
-one. While a sync is in progress, reads wait for its end. At the next start SQLite recovers the log, and copies the
-whole log again (see `_opening`).
+part may be lost, although the index of the log shows that part as copied. The system may have reported
+this failure only to a process that was killed during that sync. Other processes would then read the old pages, or sync
+only the later part and overwrite the log. So before each write and each answer, a store looks for an unfinished sync,
+and stops if it finds one. While a sync is in progress, reads wait for its end. At the next start SQLite recovers the
+log, and copies the whole log again (see `_opening`).
 """
 
 import fcntl

@@ -106,7 +106,7 @@ class DatabaseFile:
         """Restore the log, begin another log, and return the id of the database. `known` is the id in the lock file.
 
         Begin another log, because the disk may also have lost the location of the old log. Writing the old log again in
-        place does not repair the location. Return `UNKNOWN` while only the log has a new id, because `has_id` reads the
+        place does not repair the location. If only the log has the new id, return `UNKNOWN`, because `has_id` reads the
         database without its log.
         """
         _, connection = self._restored(is_alone=True)
