@@ -331,7 +331,7 @@ class StoreUnavailable(StoreError, PortUnavailable, code="store_unavailable"):
 
 
 class StoreUnusable(StoreError, code="store_unusable"):
-    """The store is closed, or an operator must repair the file, which is not a database or has another schema."""
+    """The store is closed, or an operator must repair its database. For example, the database has another schema."""
 
 
 class StoreStopped(StoreUnusable, code="store_stopped"):

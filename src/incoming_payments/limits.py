@@ -96,7 +96,7 @@ DEAD_LETTERS_MAX: Final = 1000  # dead letters in one answer
 PULL_BODY_BYTES_MAX: Final = 16 * 1024  # the body of a request, which has a lease and an error
 PULLED_DELIVERIES_DEFAULT: Final = 10  # deliveries of one claim
 PULL_LEASE_S_DEFAULT: Final = 60  # the time to handle one claim
-PULL_LEASE_S_MIN: Final = 10  # the shortest lease; a claim may wait for the store for half of this time
+PULL_LEASE_S_MIN: Final = 10  # the shortest lease, longer than a claim may wait for a lock of the store
 PULL_ERROR_CHARS_MAX: Final = 2000  # the length of an error in a request; the store keeps its beginning
 
 # --- JSON ---

@@ -148,9 +148,9 @@ def _completed(move: Move, found: Move | None) -> Move:
 def abandon_copy(path: str | os.PathLike[str], conninfo: str) -> None:
     """Allow writes to the SQLite database `path` again, and remove the rows from the target.
 
-    If the target does not answer, the function raises `StoreError`. The file accepts writes all the same. No store
-    opens the target until a repeated call has removed the rows. Raises `CopyFailed` when there is no copy, or when it
-    is complete.
+    If the target does not answer, the function raises `StoreError`. The file accepts writes all the same. The target
+    cannot be opened as a store until you call this function again and it removes the rows. Raises `CopyFailed` when
+    there is no copy, or when it is complete.
     """
     _require_file(path)
     with MovingFile(path) as file:

@@ -23,9 +23,8 @@ Render = Callable[[Sequence[FeedEvent]], bytes]
 class Feed(Protocol):
     """The feed of the events in one store. Each method is atomic, and returns when its result is durable.
 
-    The transaction that stores the events of a payment also notes which consumers want one of them. For these
-    consumers, the stream of the payment is due. So a claim finds due streams by an index, however many events the store
-    holds.
+    The events of one payment are a stream. The transaction that stores events also marks their stream as due, for each
+    consumer that wants one of them. So a claim finds due streams by an index, however many events the store holds.
 
     A method that takes the name of a consumer raises `ConsumerNotFound` for an unknown name.
     """

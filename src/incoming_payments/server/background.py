@@ -114,8 +114,8 @@ def sweeping(service: AsyncIncomingPayments, feed: AsyncFeed, sweep: SweepTable)
     """Return a task that writes `expired` events, and removes what has been kept for long enough.
 
     Several processes may run this task. They share the work. No event is written twice, because each batch is one
-    transaction that takes only what is left. A random pause lets the processes take turns. After a batch that was not
-    the last, the pause is as long as the batch, so that other updates can use the disk for at least half of the time.
+    transaction that takes only what is left. A random pause lets the processes take turns. Between two batches, the
+    task pauses for as long as the first one took. So other updates can use the disk for at least half of the time.
     """
     steps = list(_steps(service, feed, sweep))
 

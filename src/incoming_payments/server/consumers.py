@@ -87,7 +87,10 @@ def unused(settings: Settings) -> Iterator[str]:
 
 
 def unused_while_served(settings: Settings) -> list[str]:
-    """Return the warnings of `unused` if a process has the SQLite file open. Otherwise, opening it might upgrade it."""
+    """Return the warnings of `unused`, or an empty list if no process has the SQLite file open.
+
+    Without such a process, the file may have an older version, and opening it would upgrade it.
+    """
     try:
         if not is_served(settings):
             return []

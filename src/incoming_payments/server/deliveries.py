@@ -37,7 +37,8 @@ def dead_letters(settings: Settings, *, consumer: str | None, as_json: bool) -> 
 def redeliver(settings: Settings, *, consumer: str, delivery: str | None, as_json: bool) -> int:
     """Send a dead letter again, or all dead letters of the consumer if `delivery` is `None`. Return the exit status.
 
-    Raises the errors of `dead_letters`, `InvalidValue` for text that is no id of a delivery, and `DeliveryNotFound`.
+    Raises the errors of `dead_letters`. Raises `InvalidValue` when `delivery` is not the id of a delivery, and
+    `DeliveryNotFound` when the consumer has no dead letter with this id.
     """
     name = consumer_name(consumer)
     one = None if delivery is None else _place(delivery)

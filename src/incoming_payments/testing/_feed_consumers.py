@@ -102,7 +102,7 @@ class ConsumerContract(FeedHooks):
 
     @pytest.mark.parametrize("start", list(Start))
     def test_no_change_during_a_registration_is_missed(self, store: PaymentStore, start: Start) -> None:
-        """Concurrent changes are part of the old events or of the new ones, and arrive once."""
+        """The event of a concurrent change counts as old or as new, and is delivered once."""
         feed = self.feed_of(store)
         registered = threading.Event()
 

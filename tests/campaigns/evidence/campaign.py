@@ -142,7 +142,7 @@ def _machine() -> str:
     with suppress(OSError):
         system = platform.freedesktop_os_release()["PRETTY_NAME"]
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"{os.cpu_count()} processors with a load of {os.getloadavg()[0]:.1f} before, {python}, {system}"
+    return f"{os.cpu_count()} processors (load {os.getloadavg()[0]:.1f} at the start), {python}, {system}"
 
 
 def main(arguments: Sequence[str]) -> int:

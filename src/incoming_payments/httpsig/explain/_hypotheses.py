@@ -80,7 +80,7 @@ _REPAIRS: Final = (  # a pattern of a mistake in Signature-Input, the correct fo
 
 
 def _form(case: Case) -> Iterator[Trial]:
-    """Yield corrected forms of the two signature fields. A valid signature for such a form proves the trial."""
+    """Yield corrected forms of the two signature fields. If the signature of a form is valid, its mistake is proved."""
     inputs, signatures = case.text("signature-input"), case.text("signature")
     written, signature = _INPUT.fullmatch(inputs), _SIGNATURE.fullmatch(signatures)
     if written is None or signature is None:

@@ -87,9 +87,9 @@ def migrate(conninfo: str, step: Step = "all", versions: Sequence[Version] = VER
     processes, and run the steps `after`. `all` runs both. A database without tables gets all steps. Several processes
     may call this at once: one of them works, and the others wait. Reads go on in the meantime.
 
-    Raises `ConfigurationError` for an invalid argument. Raises `StoreUnusable` when the database has another encoding
-    than UTF8, has a newer version, or when the steps `after` of an earlier version have not run. Raises
-    `StoreUnavailable` when the database does not answer, or another migration does not end.
+    Raises `ConfigurationError` for an invalid argument. Raises `StoreUnusable` when the encoding of the database
+    is not UTF8, when its version is newer than this library, or when the steps `after` of an earlier version have not
+    run. Raises `StoreUnavailable` when the database does not answer, or another migration does not end.
     """
     if step not in get_args(Step):
         raise ConfigurationError(f'step must be "before", "after" or "all", not {step!r}', setting="step")

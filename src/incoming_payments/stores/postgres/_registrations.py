@@ -158,7 +158,7 @@ def _scan(name: ConsumerName, now: datetime) -> Steps[bool]:
 
 
 def _select_heads(kinds: frozenset[EventKind], ids: list[str]) -> Query:
-    """Return the query for the last version with one of `kinds` of each payment."""
+    """Return a query. For each payment, it selects the version of the last event that has one of `kinds`."""
     texts = array(sorted(kinds))
     if EventKind.CREDITED in kinds:
         return Query(_SELECT_HEADS, (texts, array(ids)))
