@@ -101,7 +101,7 @@ class Engine:
         )
 
     def run_in_turn(
-        self, turn: Hashable, operation: Operation[T], begin: Statement = BEGIN, waiting_max: int = STORE_QUEUE_MAX
+        self, turn: Hashable, operation: Operation[T], begin: Statement = BEGIN, waiting_max: int | None = None
     ) -> T:
         """Return what `run` returns. Operations with the same `turn` follow each other, and need one connection."""
         called_s = time.monotonic()
@@ -112,7 +112,7 @@ class Engine:
             return transact(self._pool, operation, prepares=self._settings.prepares, begin=begin)
 
         wait = Wait(work)
-        self._add(self._turns, turn, wait, partial(self._run_turn, turn), waiting_max)
+        self._add(self._turns, turn, wait, partial(self._run_turn, turn), waiting_max or STORE_QUEUE_MAX)
         return wait.result()
 
     def _run_turn(self, turn: Hashable) -> bool:
@@ -121,9 +121,7 @@ class Engine:
             wait.run()
         return bool(waits)
 
-    def _add(
-        self, groups: Groups[J], key: Hashable, job: J, work: Callable[[], bool], waiting_max: int = STORE_QUEUE_MAX
-    ) -> None:
+    def _add(self, groups: Groups[J], key: Hashable, job: J, work: Callable[[], bool], waiting_max: int) -> None:
         """Add a job to a group. A worker calls `work` until it returns false, unless another worker has the group."""
 
         def begin() -> None:
@@ -155,7 +153,7 @@ class Engine:
         settled = threading.Lock()
         settled.acquire()
         job = Job(decide, credit_id, settled.release)
-        self._add(self._groups, checked_id(id), job, partial(self._run_group, id))
+        self._add(self._groups, checked_id(id), job, partial(self._run_group, id), STORE_QUEUE_MAX)
         settled.acquire()
         answer: T = job.outcome()
         return answer
@@ -265,7 +263,7 @@ class AsyncEngine:
         pool = await self.open()
         settled = asyncio.get_running_loop().create_future()
         job = Job(decide, credit_id, partial(_settle, settled))
-        self._groups.add(checked_id(id), job)
+        self._groups.add(checked_id(id), job, STORE_QUEUE_MAX)
         if self._groups.begin(id):
             self._start(self._run_group(pool, id))
         await settled

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from incoming_payments.errors import StoreUnavailable
-from incoming_payments.limits import STORE_BATCH_MAX, STORE_QUEUE_MAX
+from incoming_payments.limits import STORE_BATCH_MAX
 
 J = TypeVar("J")
 
@@ -28,7 +28,7 @@ class Groups(Generic[J]):
         self._waiting: dict[Hashable, deque[J]] = {}
         self._in_flight: set[Hashable] = set()
 
-    def add(self, key: Hashable, job: J, waiting_max: int = STORE_QUEUE_MAX) -> None:
+    def add(self, key: Hashable, job: J, waiting_max: int) -> None:
         """Add a job. Raises `StoreUnavailable` when too many jobs wait for the key."""
         with self._lock:
             waiting = self._waiting.setdefault(key, deque())

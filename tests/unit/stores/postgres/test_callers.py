@@ -18,7 +18,7 @@ from incoming_payments.domain.lifecycle import Decision
 from incoming_payments.domain.payment import Credit, CreditId, IncomingPayment, PaymentId
 from incoming_payments.errors import BrokenDecision, PaymentNotFound, StoreUnavailable
 from incoming_payments.ports import Observation, PaymentStore, StoreBatch
-from incoming_payments.stores.postgres import AsyncPostgresStore, PostgresStore, _groups, _workers
+from incoming_payments.stores.postgres import AsyncPostgresStore, PostgresStore, _engine, _workers
 from incoming_payments.testing import a_creation, crediting
 from incoming_payments.testing.steps import UNUSED_ID, check_credits, create, credit, together
 from kits.postgres import async_view
@@ -146,13 +146,13 @@ def test_unknown_payments_are_not_found(opened: tuple[PaymentStore, Seen]) -> No
 
 def test_too_many_waiting_updates_are_refused(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller can repeat its call later. The waiting updates are not affected."""
-    monkeypatch.setattr(_groups, "STORE_QUEUE_MAX", 2)
+    monkeypatch.setattr(_engine, "STORE_QUEUE_MAX", 2)
     with PostgresStore(database) as store, ThreadPoolExecutor(4) as executor:
         id = create(store)
         hold = Hold(store, id, executor)
         updates = [executor.submit(credit, store, id, f"wire-{number}", 1) for number in range(2)]
         await_waiting(store, id, 2)
-        with pytest.raises(StoreUnavailable, match="2 updates are already waiting"):
+        with pytest.raises(StoreUnavailable, match="2 calls are already waiting for this one"):
             credit(store, id, "wire-2", 1)
         hold.end()
         check_credits(store, id, [update.result() for update in updates])
