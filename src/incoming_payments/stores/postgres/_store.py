@@ -91,8 +91,8 @@ class PostgresStore:
         reference: str | None = None,
     ) -> None:
         self._reservations = Reservations()
-        self._inserts_waiting_max = max(1, connections // 2)  # each occupies a thread of the host
         self._engine = Engine(_settings(conninfo, connections, prepares, observer, reference))
+        self._inserts_waiting_max = max(1, connections // 2)  # each occupies a thread of the host
         weakref.finalize(self, self._engine.close, wait=False)
 
     @property
