@@ -37,6 +37,7 @@ from incoming_payments.stores.postgres._unpaid import UnpaidCheck
 from incoming_payments.stores.postgres._watchers import Watchers
 
 T = TypeVar("T")
+_INSERTS_WAITING_MIN = 8  # inserts of one client that may wait for each other; each occupies a thread of the host
 
 
 def _settings(
@@ -92,7 +93,7 @@ class PostgresStore:
     ) -> None:
         self._reservations = Reservations()
         self._engine = Engine(_settings(conninfo, connections, prepares, observer, reference))
-        self._inserts_waiting_max = max(1, connections // 2)  # each occupies a thread of the host
+        self._inserts_waiting_max = max(_INSERTS_WAITING_MIN, connections // 2)
         weakref.finalize(self, self._engine.close, wait=False)
 
     @property

@@ -91,19 +91,19 @@ def check_another_client(pair: Pair) -> None:
 def test_waiting_inserts_of_a_client_occupy_one_connection(
     database: str, pair: Pair, call: Callable[[Pair], bool], blocked_by: Statement
 ) -> None:
-    """Another client reads and creates meanwhile. For threads, only half as many inserts wait as the store has threads.
+    """Another client reads and creates meanwhile. For threads, only eight inserts wait.
 
     The others are refused at once, because a waiting insert occupies a thread of the host.
     """
-    with ThreadPoolExecutor(6) as executor:
+    with ThreadPoolExecutor(12) as executor:
         with uncommitted(database, blocked_by):
-            calls = [executor.submit(outcome, call, pair) for _ in range(6)]
+            calls = [executor.submit(outcome, call, pair) for _ in range(12)]
             await_lock_waiter(database)
             check_another_client(pair)
             refused = [future for future in calls if future.done()]
         outcomes = [future.result() for future in calls]
-    assert outcomes.count(StoreUnavailable) == len(refused) == (4 if isinstance(pair[0], PostgresStore) else 0)
-    assert outcomes.count(True) == (1 if call is create_keyed else 6 - len(refused))
+    assert outcomes.count(StoreUnavailable) == len(refused) == (3 if isinstance(pair[0], PostgresStore) else 0)
+    assert outcomes.count(True) == (1 if call is create_keyed else 12 - len(refused))
 
 
 def test_inserts_of_callers_that_have_gone_occupy_one_connection(database: str) -> None:
