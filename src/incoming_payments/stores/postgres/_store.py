@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import psycopg
 
@@ -37,7 +37,9 @@ from incoming_payments.stores.postgres._unpaid import UnpaidCheck
 from incoming_payments.stores.postgres._watchers import Watchers
 
 T = TypeVar("T")
-_INSERTS_WAITING_MIN = 8  # inserts of one client that may wait for each other; each occupies a thread of the host
+_INSERTS_WAITING_MIN: Final = (
+    8  # inserts of one client that may wait for each other; each occupies a thread of the host
+)
 
 
 def _settings(
