@@ -48,6 +48,8 @@ class Groups(Generic[J]):
         """Remove a job that still waits."""
         with self._lock, suppress(KeyError, ValueError):
             self._waiting[key].remove(job)
+            if not (self._waiting[key] or key in self._in_flight):
+                del self._waiting[key]
 
     def take(self, key: Hashable, most: int = STORE_BATCH_MAX) -> list[J]:
         """Return the jobs that come next, or none at the end."""

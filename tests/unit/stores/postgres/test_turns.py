@@ -156,8 +156,8 @@ def test_insert_whose_turn_does_not_come_is_refused(database: str, pair: Pair, m
     assert not create_keyed(pair)
 
 
-def test_refused_insert_does_not_wait_for_a_turn(database: str) -> None:
-    """A decision must not call the store. The refused call leaves nothing behind that would refuse later calls."""
+def test_refused_calls_do_not_wait_for_a_turn(database: str) -> None:
+    """A decision must not call the store. The refused calls store nothing, and refuse no later call."""
     with PostgresStore(database, connections=2) as store:
         payment = a_creation()
         store.insert(payment)
@@ -165,10 +165,13 @@ def test_refused_insert_does_not_wait_for_a_turn(database: str) -> None:
         def decide(_: IncomingPayment, __: Credit | None) -> Decision[None]:
             with pytest.raises(StoreUnavailable, match="repeat the call after the update"):
                 store.insert(a_creation(key=KEY))
+            with pytest.raises(StoreUnavailable, match="repeat the call after the update"):
+                store.update(payment.answer.id, crediting("wire-1", 1), CreditId("wire-1"))
             return Decision(None)
 
         store.update(payment.answer.id, decide)
         assert store.insert(a_creation(key=KEY)) is None
+        assert store.update(payment.answer.id, crediting("wire-2", 5), CreditId("wire-2")).received.value == 5
 
 
 def test_waiting_updates_of_one_payment_let_those_of_others_pass(database: str) -> None:
