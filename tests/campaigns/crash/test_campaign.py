@@ -47,6 +47,6 @@ def assert_busy(report: Report) -> None:
     """Check that kills could have lost something: packets, unanswered requests, other credits, full payments."""
     figures = report.figures
     assert figures.fulfilled > KILLS
-    assert min(figures.repeated, figures.fulfilled_late, figures.calls_credited, figures.creates, figures.completed) > 0
-    assert figures.closed > 0
+    ends = figures.completed + figures.closed  # a slow machine ends few payments, and closes perhaps none of them
+    assert min(figures.repeated, figures.fulfilled_late, figures.calls_credited, figures.creates, ends) > 0
     assert figures.credits == figures.fulfilled + figures.calls_credited
