@@ -88,7 +88,7 @@ def _parts_of_tests() -> list[list[str]]:
 
 
 def _run_side_by_side(session: nox.Session, commands: list[list[str]]) -> None:
-    """Run all commands, four at a time, because many tests wait. Print what each has printed when it ends."""
+    """Run all commands, three at a time, because many tests wait. Print what each has printed when it ends."""
     env = {**os.environ, "PATH": os.pathsep.join([session.bin, os.environ["PATH"]])}
 
     def run(command: list[str]) -> bool:
@@ -97,7 +97,7 @@ def _run_side_by_side(session: nox.Session, commands: list[list[str]]) -> None:
         print(f"{' '.join(command)}:\n{done.stdout}{done.stderr}", flush=True)
         return done.returncode == 0
 
-    with ThreadPoolExecutor(4) as executor:
+    with ThreadPoolExecutor(3) as executor:
         if not all(list(executor.map(run, commands))):
             session.error("a command has failed")
 
