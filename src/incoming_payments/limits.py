@@ -213,7 +213,7 @@ QUOTA_UNSENT_PERCENT_MAX: Final = 10  # the share of a quota that a process coun
 QUOTA_COUNTS_SWEPT_MAX: Final = 2  # old counts removed for each new count; with two, they never accumulate
 
 # --- flows ---
-ERASED_PAYMENTS_MAX: Final = 100  # payments whose metadata one transaction erases, so that other writes wait some ms
+ERASED_PAYMENTS_MAX: Final = 100  # one transaction erases the metadata of so many; other writes wait some ms for it
 SWEEP_PAYMENTS_MAX: Final = 500  # expired payments that one call handles
 PORT_BLOCKS_S_MAX: Final = 0.1  # seconds for which a sync port may block an event loop without a warning
 FLOW_STEPS_MAX: Final = 1000  # effects in one flow; a sweep needs one for each payment, and other flows about ten

@@ -237,6 +237,7 @@ def test_hanging_worker_does_not_keep_its_locks(tmp_path: Path, database: str) -
         store.update(payment_id(url.rpartition("/")[2]), crediting("wire-1", 5), CreditId("wire-1"))
         locked_s = time.monotonic() - begin_s
         await_true(lambda: any(answer.done() for answer in created))
+        assert bank.log.read_text("utf-8").count("Application startup complete") == 2  # it is not replaced yet
         await_lines(bank.log, "Application startup complete", 3)
         assert [answer.result().status_code for answer in created] == [201] * 16
         assert isinstance(hanging.exception(), httpx.TransportError)
